@@ -39,6 +39,8 @@ SCALES = {
     "Q4_K": [0, 2],
     "Q5_K": [0, 2],
     "Q6_K": [208],
+    "IQ4_NL": [0],
+    "IQ4_XS": [0],
 }
 PLAIN = ["F32", "F16", "BF16"]
 
@@ -72,6 +74,14 @@ def draw_q8_k(rng: np.random.Generator) -> np.ndarray:
     return blocks
 
 
+def draw_mxfp4(rng: np.random.Generator) -> np.ndarray:
+    """Every exponent that is special, and some others."""
+    exponents = [0, 1, 2, 3, 100, 120, 127, 128, 200, 252, 253, 254, 255]
+    blocks = rng.integers(0, 256, (len(exponents), 17), dtype=np.uint8)
+    blocks[:, 0] = exponents
+    return blocks
+
+
 def draw_plain(name: str, rng: np.random.Generator) -> np.ndarray:
     """All kinds of values: random bits, and the ends of every range."""
     if name == "F32":
@@ -98,6 +108,8 @@ def write(name: str) -> None:
         data = draw_plain(name, rng)
     elif name == "Q8_K":
         data = draw_q8_k(rng)
+    elif name == "MXFP4":
+        data = draw_mxfp4(rng)
     else:
         data = draw_blocks(name, rng)
     with np.errstate(all="ignore"):
@@ -125,5 +137,5 @@ if __name__ == "__main__":
         print_errors()
     else:
         GOLDEN.mkdir(parents=True, exist_ok=True)
-        for format_name in [*PLAIN, *SCALES, "Q8_K"]:
+        for format_name in [*PLAIN, *SCALES, "Q8_K", "MXFP4"]:
             write(format_name)

@@ -26,6 +26,14 @@ pub enum BenchError {
     /// A request of an engine was refused or failed.
     #[error("a request failed: {0}")]
     Request(String),
+    /// A server under load cannot be reached, or answers with an error.
+    #[error("{url}: {reason}")]
+    Server {
+        /// The server.
+        url: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// A wrong result.
     #[error("{case} is wrong: element {index} should be {expected:e} but is {got:e}; it was not timed")]
     WrongResult {
@@ -62,6 +70,9 @@ pub enum BenchError {
     /// No case of the op table passes the filter.
     #[error("no case of the op table matches this op, type and name; `fulmen ops list` shows all of them")]
     NoCases,
+    /// A device or a group of ranks failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
     /// The memory bandwidth of a device could not be measured.
     #[error("the memory bandwidth of this device could not be measured: {0}")]
     Bandwidth(BackendError),

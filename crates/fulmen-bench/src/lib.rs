@@ -18,13 +18,17 @@
 //! | `matmul` | matmuls by weights that stay on a wgpu device; `roofline` draws them |
 //! | `tune` | the fastest matmul kernel of a wgpu device for each shape |
 //! | [`ops`] | every op of the op table |
+//! | [`collective`] | collectives between devices |
 //! | [`model`] | prefill and decode of a model, an engine under load, its perplexity; a [`heat_map`] |
+//! | `serve` | a server under load over HTTP |
 //!
-//! What measures wgpu itself is behind the feature `wgpu`, which is on by default.
+//! What measures wgpu itself is behind the feature `wgpu`, which is on by default, and the load generator of
+//! servers behind `serve`.
 
 pub mod bound;
 #[cfg(feature = "wgpu")]
 pub mod ceilings;
+pub mod collective;
 #[cfg(feature = "wgpu")]
 pub mod command_batch;
 #[cfg(feature = "wgpu")]
@@ -40,6 +44,8 @@ pub mod peak;
 mod progress;
 #[cfg(feature = "wgpu")]
 pub mod roofline;
+#[cfg(feature = "serve")]
+pub mod serve;
 mod svg;
 #[cfg(feature = "wgpu")]
 mod timer;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fulmen_core::{Backend, BackendError, ComputeGraph, DeviceKind, KV_PAGE, OpParams, TensorOp};
-use fulmen_model::{Model, Session};
+use fulmen_engine::{Model, Session};
 
 use crate::model::LoadedModel;
 
@@ -30,8 +30,12 @@ pub enum DeviceState {
 /// Bytes per second that a device reads at most. On the CPU, threads read the model's own weights; other
 /// devices copy a buffer that no cache holds, and both the bytes read and the bytes written count.
 ///
-/// `None` if the device has no room for the buffers.
+/// `None` if the device has no room for the buffers, or if the model is on several devices, each of which has
+/// its own bandwidth.
 pub fn measure(loaded: &LoadedModel, state: DeviceState) -> Option<f64> {
+    if loaded.model.placement().stages().len() > 1 || loaded.model.ranks() > 1 {
+        return None;
+    }
     match loaded.device.kind {
         DeviceKind::Cpu => host_read(&loaded.model, loaded.threads),
         _ => loaded.model.with_device(|device| device_copy(device, state).ok()),

@@ -11,8 +11,8 @@ use fulmen_bench::model::{
 };
 use fulmen_bench::ops::{OpBenchOptions, OpOutcome, bench_ops};
 use fulmen_bench::{BenchError, Progress};
+use fulmen_engine::{LoadOptions, Model, SessionOptions};
 use fulmen_model::synth::{ModelShape, Synth};
-use fulmen_model::{LoadOptions, Model, SessionOptions};
 use fulmen_testkit::Filter;
 
 fn loaded(session: SessionOptions) -> LoadedModel {

@@ -1,11 +1,11 @@
 //! `fulmen chat`: a conversation, or a story told in turns.
 
-mod command;
+pub(crate) mod command;
 mod conversation;
-mod input;
+pub(crate) mod input;
 mod message;
-mod saved;
-mod settings;
+pub(crate) mod saved;
+pub(crate) mod settings;
 mod state;
 mod story;
 
@@ -16,8 +16,10 @@ use std::path::{Path, PathBuf};
 use command::Command;
 use conversation::Conversation;
 use fulmen_bench::model::LoadedModel;
-use fulmen_model::{FinishReason, GenerateOptions, Generated, ModelError};
-use input::{Input, Next};
+use fulmen_engine::generation::FinishReason;
+use fulmen_engine::{GenerateOptions, Generated};
+use fulmen_model::ModelError;
+use input::{Input, Turn};
 use rustyline::error::ReadlineError;
 use saved::{Saved, SavedError};
 pub(crate) use state::folder as state_folder;
@@ -28,6 +30,7 @@ use crate::model::interrupt::{self, CancelOnCtrlC};
 use crate::model::load::{self, LoadError, ModelOptions};
 use crate::model::prompt::{ChatArgs, PromptError};
 use crate::model::sampling::SamplingOptions;
+use crate::model::split::device_of;
 use crate::model::stats;
 use crate::output::{counted, tell, tell_dimmed, thousands};
 use crate::progress::prefill_spinner;
@@ -73,11 +76,15 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     options: ModelOptions,
+
+    #[cfg(feature = "server")]
+    #[command(flatten)]
+    server: crate::remote::AnsweringServer,
 }
 
 /// What happens to a message that does not fit into the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Overflow {
+pub(crate) enum Overflow {
     /// The oldest turns are left out
     Drop,
     /// The message is refused
@@ -90,6 +97,7 @@ Examples:
   fulmen chat model.gguf
   fulmen chat model.gguf --system \"You are a pirate.\" --temperature 1
   fulmen chat --continue                               go on with the last conversation
+  fulmen chat --server http://127.0.0.1:8080           talk to a model of a running server
   printf 'Hi!\\nAnd now in French.\\n' | fulmen chat model.gguf";
 
 const STORY: &str = "\
@@ -116,6 +124,9 @@ pub(crate) enum ChatError {
     Load(#[from] LoadError),
     #[error(transparent)]
     Model(#[from] ModelError),
+    #[cfg(feature = "server")]
+    #[error(transparent)]
+    Remote(#[from] crate::remote::RemoteChatError),
     #[error("cannot read the next line: {0}")]
     Read(#[from] ReadlineError),
     #[error("cannot write the answer: {0}")]
@@ -128,6 +139,8 @@ impl CommandError for ChatError {
             ChatError::Prompt(error) => error.is_usage(),
             ChatError::Load(error) => error.is_usage(),
             ChatError::Model(error) => error.is_usage(),
+            #[cfg(feature = "server")]
+            ChatError::Remote(error) => error.is_usage(),
             _ => false,
         }
     }
@@ -139,6 +152,19 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
     let mut input = Input::new(!args.no_history)?;
     interrupt::install();
     let last = if args.continued { Some(Saved::load_last()?) } else { None };
+    #[cfg(feature = "server")]
+    if let Some(client) = args.server.client().map_err(crate::remote::RemoteChatError::from)? {
+        let start = crate::remote::Start {
+            model: args.model.as_ref().map(|model| model.display().to_string()),
+            system: args.chat.system.as_deref(),
+            think: args.chat.template.think,
+            options,
+            overflow: args.overflow,
+            last,
+            keeps: !args.no_history && (args.continued || input.is_terminal()),
+        };
+        return Ok(crate::remote::chat(&client, start, &mut input)?);
+    }
     let model = match (&args.model, &last) {
         (Some(model), _) => Some(model.clone()),
         (None, Some(last)) => last.model.as_ref().map(PathBuf::from),
@@ -155,28 +181,11 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
     if input.is_terminal() {
         running.banner();
     }
-    loop {
-        let line = match input.next()? {
-            Next::Line(line) => line,
-            Next::Interrupted => {
-                tell("(Ctrl-D exits)");
-                continue;
-            }
-            Next::End => return Ok(()),
-        };
-        let flow = match command::parse(&line) {
-            None if line.is_empty() && !running.conversation.is_story() => continue,
-            None => running.answer(&line)?,
-            Some(Ok(command)) => running.execute(&command)?,
-            Some(Err(mistake)) => {
-                tell(&mistake.to_string());
-                continue;
-            }
-        };
-        if flow.is_break() {
-            return Ok(());
-        }
-    }
+    input.each(|turn| match turn {
+        Turn::Message("") if !running.conversation.is_story() => Ok(ControlFlow::Continue(())),
+        Turn::Message(line) => running.answer(line),
+        Turn::Command(command) => running.execute(&command),
+    })
 }
 
 /// How a model is named in a saved conversation: a path that works from any folder, or its name on the hub.
@@ -208,7 +217,7 @@ impl Running<'_> {
         let (summary, device) = (load::summary(&self.loaded.model), &self.loaded.device);
         tell_dimmed(&format!(
             "{name} ({summary}) on {} ({}), context {context} tokens",
-            device.selector(),
+            device_of(&self.loaded.model, device),
             device.name
         ));
         let explained = self.conversation.is_story() && !self.args.continued;
@@ -386,13 +395,16 @@ impl Running<'_> {
                 out.finish(if io::stdout().is_terminal() { "\n\n" } else { "\n" })?;
                 Ok(Printed::Answer(generated))
             }
-            Err(error @ ModelError::PromptTooLong { .. }) => {
-                let more = "/clear starts a new conversation, --context makes the context larger";
+            Err(error @ ModelError::PromptTooLong { context, .. }) => {
+                let larger = match context < self.loaded.model.config().context {
+                    true => ", --context makes the context larger",
+                    false => ", and the model has no longer context",
+                };
                 let drops = match self.args.overflow {
                     Overflow::Drop => "",
                     Overflow::Refuse => ", --overflow drop leaves out the oldest turns",
                 };
-                tell(&format!("{error}; {more}{drops}"));
+                tell(&format!("{error}; /clear starts a new conversation{larger}{drops}"));
                 Ok(Printed::Refused)
             }
             // A template may refuse a message; the next one may be right.
@@ -425,7 +437,7 @@ enum Printed {
 }
 
 /// The start of a message.
-fn shortened(message: &str) -> String {
+pub(crate) fn shortened(message: &str) -> String {
     const MOST: usize = 60;
     let line = message.lines().next().unwrap_or_default();
     match line.char_indices().nth(MOST) {

@@ -55,6 +55,7 @@ impl CommandError for ModelError {
     fn is_usage(&self) -> bool {
         match self {
             ModelError::Context { .. } | ModelError::Option { .. } | ModelError::Sampling(_) => true,
+            ModelError::Sharding { .. } => true,
             ModelError::Template(error) => error.is_usage(),
             _ => false,
         }

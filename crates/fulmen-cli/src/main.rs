@@ -23,6 +23,8 @@ mod ps;
 mod pull;
 mod quantize;
 mod quiet;
+#[cfg(feature = "server")]
+mod remote;
 mod run;
 mod select;
 #[cfg(feature = "server")]

@@ -1,25 +1,13 @@
 //! `fulmen ps` and `fulmen stop`: the loaded models of a running server.
 
 use std::io;
-use std::time::Duration;
 
 use fulmen_core::device::format_bytes;
 use serde_json::{Value, json};
 
 use crate::error::CommandError;
 use crate::output::{columns_left, json as json_text, print, printable, tell};
-
-/// The running server.
-#[derive(Debug, clap::Args)]
-pub(crate) struct ServerOption {
-    /// Address of the server.
-    #[arg(long, value_name = "URL", env = "FULMEN_SERVER", default_value = "http://127.0.0.1:8080")]
-    server: String,
-
-    /// API key of the server.
-    #[arg(long, value_name = "KEY", env = "FULMEN_API_KEY", hide_env_values = true)]
-    api_key: Option<String>,
-}
+use crate::remote::{RemoteError, ServerOption};
 
 /// List the models that a running server has loaded.
 #[derive(Debug, clap::Args)]
@@ -55,63 +43,23 @@ Examples:
   fulmen stop qwen3-8b
   fulmen stop qwen3-8b --server http://127.0.0.1:9000";
 
-/// Why a server did not answer.
+/// Why there is no list.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PsError {
-    #[error("no server at {server}: {error}; `fulmen serve` starts one")]
-    Connect { server: String, error: Box<ureq::Error> },
-    #[error("{server}: {message}")]
-    Refused { server: String, message: String },
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     #[error("cannot write the list: {0}")]
     Write(#[from] io::Error),
 }
 
-impl CommandError for PsError {}
-
-impl ServerOption {
-    /// Asks the server, and returns its JSON.
-    fn ask(&self, path: &str, body: Option<&Value>) -> Result<Value, PsError> {
-        let config = ureq::Agent::config_builder()
-            .timeout_global(Some(Duration::from_secs(60)))
-            .http_status_as_error(false)
-            .build();
-        let agent = ureq::Agent::new_with_config(config);
-        let server = self.server.trim_end_matches('/').to_owned();
-        let url = format!("{server}{path}");
-        let key = self.api_key.as_ref().map(|key| format!("Bearer {}", key.split(',').next().unwrap_or(key)));
-        let sent = match body {
-            Some(body) => {
-                let mut request = agent.post(&url).header("content-type", "application/json");
-                if let Some(key) = &key {
-                    request = request.header("authorization", key);
-                }
-                request.send(body.to_string().as_bytes())
-            }
-            None => {
-                let mut request = agent.get(&url);
-                if let Some(key) = &key {
-                    request = request.header("authorization", key);
-                }
-                request.call()
-            }
-        };
-        let failed = |error| PsError::Connect { server: server.clone(), error: Box::new(error) };
-        let mut response = sent.map_err(failed)?;
-        let text = response.body_mut().read_to_string().map_err(failed)?;
-        let value: Value = serde_json::from_str(&text).unwrap_or_default();
-        if !response.status().is_success() {
-            let message = match value["error"].as_str() {
-                Some(message) => printable(message),
-                None => format!("status {}", response.status().as_u16()),
-            };
-            return Err(PsError::Refused { server, message });
-        }
-        Ok(value)
+impl CommandError for PsError {
+    fn is_usage(&self) -> bool {
+        matches!(self, PsError::Remote(error) if error.is_usage())
     }
 }
 
 pub(crate) fn ps(args: &PsArgs) -> Result<(), PsError> {
-    let answer = args.server.ask("/api/ps", None)?;
+    let answer = args.server.client()?.ask("/api/ps", None)?;
     if args.json {
         return Ok(print(&json_text(&answer["models"]))?);
     }
@@ -139,7 +87,7 @@ pub(crate) fn ps(args: &PsArgs) -> Result<(), PsError> {
 
 pub(crate) fn stop(args: &StopArgs) -> Result<(), PsError> {
     let body = json!({ "model": args.name, "keep_alive": 0, "stream": false });
-    args.server.ask("/api/generate", Some(&body))?;
+    args.server.client()?.ask("/api/generate", Some(&body))?;
     tell(&format!("{} is unloaded when its requests have ended", printable(&args.name)));
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     io,
     ops::ControlFlow,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,8 +15,8 @@ use std::{
 use fulmen_core::DType;
 use fulmen_core::device::format_bytes;
 use fulmen_model::gguf::{GgufWriteError, NewFile};
-use fulmen_model::quantize::{QuantizeError, QuantizePlan, Recipe, quantize};
-use fulmen_model::source;
+use fulmen_model::quantize::{QuantizeError, QuantizePlan, Recipe, UnknownRecipe, quantize};
+use fulmen_model::source::{self, TensorInfo};
 
 use crate::error::CommandError;
 use crate::model::find::{FindError, find};
@@ -26,11 +26,13 @@ use crate::select::hardware_threads;
 
 /// Store a model in smaller types.
 ///
-/// Types are f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k, q5_1, q5_0, q4_k_m (the usual choice), q4_k, q4_1,
-/// q4_0, q3_k and q2_k. Matrices get this type and vectors stay in F32. For types below 6 bits, the output
-/// matrix is stored in Q6_K. The mixes q4_k_m and q5_k_m also store half of the value and down projections in
-/// Q6_K. A matrix whose rows are not a multiple of 256 elements gets a type with blocks of 32, with a
-/// warning.
+/// Types are f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_k, q5_1, q5_0, q4_k_m (the usual choice), q4_k_s,
+/// q4_k, q4_1, q4_0, q3_k_l, q3_k_m, q3_k_s, q3_k, q2_k, iq4_nl, iq4_xs and mxfp4_moe. Matrices get this type
+/// and vectors stay in F32. For types below 6 bits, the output matrix is stored in Q6_K. mxfp4_moe stores the
+/// weights of experts in MXFP4 and the rest in Q8_0. The mixes store some projections in more bits: q4_k_m
+/// and q5_k_m half of the value and down projections in Q6_K, q4_k_s those of the first layers in Q5_K,
+/// q3_k_m and q3_k_l all value, output and down projections in Q4_K or Q5_K. A matrix whose rows are not a
+/// multiple of 256 elements gets a type with blocks of 32, with a warning.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -41,12 +43,21 @@ pub(crate) struct Args {
 
     /// GGUF file to write. It appears only when it is complete. A directory, device, pipe or symbolic link is
     /// never replaced.
-    #[arg(value_name = "OUT")]
-    output: PathBuf,
+    #[arg(value_name = "OUT", required_unless_present = "dry_run")]
+    output: Option<PathBuf>,
 
     /// Type of the matrices: q4_k_m, q8_0, f16, …
     #[arg(long = "type", short = 't', value_name = "TYPE")]
     recipe: Recipe,
+
+    /// Type of the matrices with TEXT in their name, as in `ffn_down=q6_k` or `blk.0.=q8_0`. May be repeated;
+    /// the first that matches is used.
+    #[arg(long, value_name = "TEXT=TYPE", value_parser = tensor_type)]
+    tensor_type: Vec<(String, DType)>,
+
+    /// Print the type and size of every tensor, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
 
     /// Overwrite OUT if it exists.
     #[arg(long)]
@@ -61,6 +72,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmen quantize model-f16.gguf model-q4_k_m.gguf --type q4_k_m
   fulmen quantize model-f16.gguf model-q8_0.gguf --type q8_0 --force
+  fulmen quantize model-f16.gguf --type q4_k_s --tensor-type token_embd=q8_0 --dry-run
   fulmen quantize folder model-q4_k_m.gguf --type q4_k_m
                                a folder with config.json and safetensors files";
 
@@ -82,8 +94,12 @@ impl CommandError for QuantizeCommandError {}
 /// Returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, QuantizeCommandError> {
     let source = source::open(find(&args.input)?).map_err(QuantizeError::Read)?;
-    let plan = QuantizePlan::of(&*source, args.recipe)?;
-    match NewFile::check(&args.output, args.force) {
+    let plan = QuantizePlan::with_types(&*source, args.recipe, &args.tensor_type)?;
+    let Some(output) = args.output.as_deref().filter(|_| !args.dry_run) else {
+        print(&dry_run(&plan))?;
+        return Ok(0);
+    };
+    match NewFile::check(output, args.force) {
         Err(GgufWriteError::Exists { path }) => return Err(QuantizeCommandError::Exists(path)),
         checked => checked.map_err(QuantizeError::Write)?,
     }
@@ -99,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<i32, QuantizeCommandError> {
     let stop = Arc::<AtomicBool>::default();
     interrupt::install();
     let cancel = CancelOnCtrlC::new(Arc::clone(&stop));
-    let done = quantize(&*source, &plan, &args.output, args.force, threads, |elements| {
+    let done = quantize(&*source, &plan, output, args.force, threads, |elements| {
         bar.inc(elements);
         if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
@@ -114,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<i32, QuantizeCommandError> {
         let types = counted(&plan.other_types, |(asked, got)| format!("{got} instead of {asked}"));
         warn(&format!("rows that are not a multiple of the block size got another type: {types}"));
     }
-    print(&summary(args, &plan, start.elapsed().as_secs_f64()))?;
+    print(&summary(output, &plan, start.elapsed().as_secs_f64()))?;
     Ok(0)
 }
 
@@ -129,7 +145,34 @@ fn warn(text: &str) {
     anstream::eprintln!("{style}warning:{style:#} {text}");
 }
 
-fn summary(args: &Args, plan: &QuantizePlan, seconds: f64) -> String {
+/// Reads `TEXT=TYPE`: a text of tensor names, and the name of a type that is not a mix.
+fn tensor_type(text: &str) -> Result<(String, DType), String> {
+    let (name, dtype) = text.rsplit_once('=').ok_or("expected TEXT=TYPE")?;
+    if name.is_empty() {
+        return Err("expected a text of tensor names before the =".to_owned());
+    }
+    let recipe: Recipe = dtype.parse().map_err(|error: UnknownRecipe| error.to_string())?;
+    match recipe.base().to_string().eq_ignore_ascii_case(dtype) {
+        true => Ok((name.to_owned(), recipe.base())),
+        false => Err(format!("{dtype:?} is a mix of types; expected one type, such as {}", recipe.base())),
+    }
+}
+
+/// Every tensor, its shape, type and size, and the total.
+fn dry_run(plan: &QuantizePlan) -> String {
+    let row = |tensor: &TensorInfo| {
+        let dims: Vec<String> = tensor.dims().iter().map(usize::to_string).collect();
+        let size = format_bytes(tensor.bytes() as u64);
+        vec![tensor.name().to_owned(), dims.join(" x "), tensor.dtype().to_string(), size]
+    };
+    let rows: Vec<Vec<String>> = plan.tensors().iter().map(row).collect();
+    let table = columns(&["tensor", "shape", "type", "size"], &rows);
+    let percent = 100.0 * plan.after as f64 / plan.before.max(1) as f64;
+    let (before, after) = (format_bytes(plan.before), format_bytes(plan.after));
+    format!("{table}{after}, {percent:.1} % of {before}; nothing was written\n")
+}
+
+fn summary(output: &Path, plan: &QuantizePlan, seconds: f64) -> String {
     let mut types: BTreeMap<DType, (usize, u64)> = BTreeMap::new();
     for tensor in plan.tensors() {
         let (tensors, bytes) = types.entry(tensor.dtype()).or_default();
@@ -144,7 +187,7 @@ fn summary(args: &Args, plan: &QuantizePlan, seconds: f64) -> String {
     let percent = 100.0 * plan.after as f64 / plan.before.max(1) as f64;
     let (before, after) = (format_bytes(plan.before), format_bytes(plan.after));
     let table = columns(&["type", "tensors", "size"], &rows);
-    let out = args.output.display();
+    let out = output.display();
     format!("{table}{out}: {after}, {percent:.1} % of {before}, written in {seconds:.1} s\n")
 }
 

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use fulmen_bench::model::LoadedModel;
 use fulmen_core::clock::Instant;
 use fulmen_core::timeline;
-use fulmen_model::{FinishReason, Generated, Generation, Model, ModelError, SessionOptions};
+use fulmen_engine::generation::FinishReason;
+use fulmen_engine::{Generated, Generation, Model, SessionOptions};
+use fulmen_model::ModelError;
 use serde_json::json;
 
 use crate::config;
@@ -71,6 +73,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     options: ModelOptions,
 
+    #[cfg(feature = "server")]
+    #[command(flatten)]
+    server: crate::remote::AnsweringServer,
+
     /// Print the time of each op after the answer. Profiling slows generation down.
     #[arg(long)]
     profile: bool,
@@ -96,6 +102,7 @@ Examples:
   fulmen run model.gguf --regex \"yes|no\" \"Is the sky blue?\"
   git diff | fulmen run model.gguf --system \"Write a commit message.\"
   fulmen run model.gguf --raw \"Once upon a time\"       continue the text
+  fulmen run --server http://127.0.0.1:8080 \"Hello\"    let a running server answer
   fulmen run model.gguf --profile \"Hello\"              show the time of each op";
 
 /// Why `fulmen run` failed.
@@ -117,6 +124,9 @@ pub(crate) enum RunError {
     Model(#[from] ModelError),
     #[error("{error}; --context makes it larger, up to the model's {limit}")]
     TooLong { error: ModelError, limit: u32 },
+    #[cfg(feature = "server")]
+    #[error(transparent)]
+    Remote(#[from] crate::remote::RemoteRunError),
     #[error("cannot write the answer: {0}")]
     Write(#[from] io::Error),
 }
@@ -130,6 +140,8 @@ impl CommandError for RunError {
             RunError::Prompt(error) => error.is_usage(),
             RunError::Constraint(error) => error.is_usage(),
             RunError::Model(error) => error.is_usage(),
+            #[cfg(feature = "server")]
+            RunError::Remote(error) => error.is_usage(),
             _ => false,
         }
     }
@@ -171,8 +183,42 @@ fn fitting(model: &Model, prompt: usize, max_tokens: usize) -> SessionOptions {
     SessionOptions { context, ..options }
 }
 
+/// Lets a server answer. A single argument is the prompt.
+#[cfg(feature = "server")]
+fn run_remote(args: &Args, client: &crate::remote::Client) -> Result<i32, RunError> {
+    let option = args.prompt_option.as_deref();
+    let (model, prompt) = match (&args.model, &args.prompt) {
+        (Some(word), None) if option.is_none() => (None, word.to_str()),
+        (model, prompt) => (model.as_deref().and_then(Path::to_str), prompt.as_deref().or(option)),
+    };
+    let format = args.constraint.response_format()?;
+    let parts = input::parts(prompt, &args.files)?;
+    if parts.is_empty() {
+        return Err(RunError::NoPrompt);
+    }
+    interrupt::install();
+    let options = args.sampling.generate();
+    options.sampling.validate()?;
+    let question = crate::remote::Question {
+        model,
+        prompt: &parts.join("\n\n"),
+        system: args.prompts.chat.system.as_deref(),
+        raw: args.prompts.raw,
+        think: args.prompts.chat.template.think,
+        format,
+        options: &options,
+        json: args.json,
+        quiet: args.quiet,
+    };
+    Ok(crate::remote::run(client, &question)?)
+}
+
 /// Returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
+    #[cfg(feature = "server")]
+    if let Some(client) = args.server.client().map_err(crate::remote::RemoteRunError::from)? {
+        return run_remote(args, &client);
+    }
     let (model, prompt) = args.model_and_prompt();
     // A wrong name is reported before anybody is asked for a prompt.
     model.map(find).transpose().map_err(|error| match error {
@@ -293,6 +339,7 @@ fn as_json(
     let fields = [
         ("model", json!(model.map(|model| model.display().to_string()))),
         ("device", json!(loaded.device.selector().to_string())),
+        ("device_layers", json!(loaded.model.placement().stages().last().map(|stage| stage.len()))),
         ("text", json!(generated.text)),
         ("reason", json!(reason)),
         ("stop", json!(stop)),

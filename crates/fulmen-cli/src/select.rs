@@ -2,7 +2,7 @@
 
 use fulmen::{OpenOptions, Registry};
 use fulmen_core::device::{BackendName, BackendReport, DeviceInfo, DeviceSelector};
-use fulmen_model::Device;
+use fulmen_engine::Device;
 
 use crate::quiet::quietly;
 
@@ -76,7 +76,6 @@ impl OpenOption {
     }
 
     /// The CPU threads that were asked for.
-    #[cfg(feature = "server")]
     pub(crate) fn asked_threads(&self) -> Option<usize> {
         self.threads.map(usize::from)
     }

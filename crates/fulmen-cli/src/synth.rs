@@ -14,7 +14,7 @@ use crate::progress::step_bar;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Shape of the model: tiny-llama, tiny-qwen2, tiny-qwen3, qwen3-0.6b, llama3.2-1b, …
+    /// Shape of the model: tiny-llama, tiny-gemma3, qwen3-0.6b, llama3.2-1b, gemma3-4b, mistral-small, …
     #[arg(value_name = "SHAPE", value_parser = preset)]
     shape: ModelShape,
 

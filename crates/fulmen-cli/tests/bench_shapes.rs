@@ -256,3 +256,57 @@ fn an_engine_is_timed_for_every_concurrency() {
     assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
     assert!(stdout.contains("TTFT") && stdout.contains("qwen3, 8 layers"), "{stdout}");
 }
+
+#[test]
+fn decoding_on_several_ranks_is_predicted_from_one() {
+    let args = ["parallel", "--shape", "tiny-qwen3", "--type", "f16", "--device", "cpu", "--ranks", "1,2,7"];
+    let more = ["--depth", "8", "--steps", "2", "--repeat", "1", "--link", "pcie", "--link-latency", "30"];
+    let report = report(&[&args[..], &more, &["--json"]].concat());
+    assert_eq!(report["link"]["base_us"].as_f64(), Some(24.0), "30 µs of two ranks, 6 of which are a hop");
+    let tests = report["tests"].as_array().unwrap();
+    let ranks: Vec<f64> = tests.iter().map(|test| number(test, "ranks")).collect();
+    assert_eq!(ranks, [1.0, 2.0]);
+    assert!(report["refused"][0].as_str().unwrap().contains("7"), "{report}");
+    assert!(number(&tests[1], "rank_weight_bytes") < number(&tests[0], "rank_weight_bytes"));
+    assert_eq!(number(&tests[0], "collectives_us"), 0.0);
+    let layers = number(&report, "layers");
+    let collectives = &tests[1]["collectives"];
+    let counts = (number(collectives, "all_reduces"), number(collectives, "all_gathers"));
+    assert_eq!(counts, (2.0 * layers, 1.0), "{collectives}");
+    for test in tests {
+        let sum = number(test, "rank_us") + number(test, "collectives_us");
+        assert!((number(test, "step_us") - sum).abs() < 1e-6 && number(test, "rank_us") > 0.0, "{test}");
+    }
+    assert!(number(&tests[1], "collectives_us") >= 30.0 * (2.0 * layers + 1.0), "{tests:?}");
+}
+
+#[test]
+fn collectives_are_checked_and_timed() {
+    let args = ["collective", "--device", "cpu", "--ranks", "3", "--bytes", "4,4KiB", "--calls", "3"];
+    let report = report(&[&args[..], &["--repeat", "2", "--json"]].concat());
+    assert_eq!(report["collectives"], "the host");
+    let tests = report["tests"].as_array().unwrap();
+    let which: Vec<(&str, f64)> =
+        tests.iter().map(|test| (test["op"].as_str().unwrap(), number(test, "bytes"))).collect();
+    let expected = [("all_reduce", 4.0), ("all_gather", 4.0), ("all_reduce", 4096.0), ("all_gather", 4096.0)];
+    assert_eq!(which, expected);
+    assert!(tests.iter().all(|test| number(test, "us") > 0.0 && number(test, "ranks") == 3.0));
+}
+
+#[test]
+fn collectives_that_are_not_possible_are_clear_errors() {
+    let nodes = ["--nodes", "2", "--rendezvous", "127.0.0.1:1", "--timeout", "1"];
+    for (args, part, expected) in [
+        (&["--ranks", "1", "--collectives", "nccl"][..], "collectives of a group of 1 inside a program", 1),
+        // Before anybody is waited for.
+        (&nodes, "collectives of a group of 1 inside a program", 1),
+        (&["--nodes", "2"], "--rendezvous", 2),
+        (&["--node-rank", "1"], "--nodes", 2),
+        (&["--collectives", "mpi"], "auto", 2),
+        (&["--bytes", "x"], "expected bytes", 2),
+    ] {
+        let (stdout, stderr, code) = bench(&[&["collective", "--device", "cpu"][..], args].concat());
+        assert_eq!((stdout.as_str(), code), ("", Some(expected)), "{args:?}: {stderr}");
+        assert!(stderr.contains(part), "{args:?}: {stderr}");
+    }
+}

@@ -204,3 +204,37 @@ fn ctrl_c_leaves_nothing_behind() {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }
+
+#[test]
+fn a_dry_run_shows_the_types_and_writes_nothing() {
+    let (folder, path, out) = model("f16");
+    let types = ["--type", "q4_k_s", "--tensor-type", "ffn_up=q8_0", "--tensor-type", "token_embd=f16"];
+    let dry = [&["quantize", &path, "--dry-run"][..], &types].concat();
+    let (stdout, stderr, code) = output(&mut fulmen(&dry));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let dtype = |name: &str| {
+        let line = stdout.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().rev().nth(2).unwrap().to_owned()
+    };
+    let names = ["token_embd.weight", "blk.0.ffn_up.weight", "blk.0.ffn_down.weight", "blk.5.attn_v.weight"];
+    assert_eq!(names.map(dtype), ["F16", "Q8_0", "Q5_K", "Q4_K"]);
+    assert!(stdout.ends_with("; nothing was written\n"), "{stdout}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    // The same types are written.
+    let (_, stderr, code) = output(&mut fulmen(&[&["quantize", &path, &out][..], &types].concat()));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let file = GgufFile::open(&out).unwrap();
+    for name in names {
+        assert_eq!(file.tensor(name).unwrap().dtype().to_string(), dtype(name), "{name}");
+    }
+    for (wrong, message) in [
+        ("nothing=q8_0", "no matrix has \"nothing\" in its name"),
+        ("ffn_up=q4_k_m", "is a mix of types"),
+        ("ffn_up", "expected TEXT=TYPE"),
+        ("ffn_up=q9", "unknown type \"q9\""),
+    ] {
+        let arguments = ["quantize", &path, "--dry-run", "--type", "q8_0", "--tensor-type", wrong];
+        let (_, stderr, code) = output(&mut fulmen(&arguments));
+        assert!(stderr.contains(message) && code != Some(0), "{wrong}: {stderr}");
+    }
+}

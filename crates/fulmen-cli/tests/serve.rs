@@ -144,6 +144,95 @@ fn the_built_in_model_is_served() {
 }
 
 #[test]
+fn run_and_chat_use_a_running_server() {
+    let server = start(&["--batch-invariant"], "first,second");
+    let run = |args: &[&str]| {
+        let mut command = fulmen(&["run", "--server", &server.url]);
+        output(command.args(args).env("FULMEN_API_KEY", "second").env("FULMEN_DEVICE", "cpu"))
+    };
+    let greedy = ["--temperature", "0", "--max-tokens", "12"];
+    let (text, stderr, code) = run(&[&greedy[..], &["Once upon a time"]].concat());
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(text.starts_with(", there was") && !text.ends_with('\n'), "{text:?}");
+    assert!(stderr.contains("answer 12 tokens") && stderr.contains(&server.url), "{stderr}");
+    let (raw, _, _) = run(&[&greedy[..], &["--raw", "--quiet", "builtin", "Once upon a time"]].concat());
+    assert_eq!(raw, text);
+    let (whole, _, _) = run(&[&greedy[..], &["--json", "Once upon a time"]].concat());
+    let whole: Value = serde_json::from_str(&whole).unwrap();
+    assert_eq!((&whole["text"], &whole["reason"]), (&json!(text), &json!("max_tokens")));
+    let (text, _, _) = run(&["--regex", "yes|no", "--quiet", "Once"]);
+    assert!(text == "yes" || text == "no", "{text}");
+    for (args, code, words) in [
+        (&["--context", "100", "Once"][..], 2, "--context is for a model in this process"),
+        (&["other", "Once"], 1, "does not exist"),
+        (&["--api-key", "wrong", "Once"], 1, "the API key is wrong"),
+        (&["--regex", "(", "Once"], 1, "grammar"),
+    ] {
+        let (_, stderr, found) = run(args);
+        assert!(found == Some(code) && stderr.contains(words), "{args:?}: {stderr}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (key, config) = (folder.path().join("key"), folder.path().join("config.toml"));
+    std::fs::write(&key, "# the key\nfirst\n").unwrap();
+    std::fs::write(&config, format!("server = \"{}\"\nserver-key-file = \"key\"\n", server.url)).unwrap();
+    let (stdout, stderr, code) = output(fulmen(&["ps"]).env("FULMEN_CONFIG", &config));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("builtin"), "{stdout}");
+    let mut chat = fulmen(&["chat", "--server", &server.url, "--temperature", "0", "--max-tokens", "5"]);
+    let mut chat = chat
+        .env("FULMEN_CONFIG", &config)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = "Once upon a time\n/stats\n/undo\n/system Be brief.\n/system\n/retry\n/quit\n";
+    chat.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let chat = chat.wait_with_output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&chat.stdout), String::from_utf8_lossy(&chat.stderr));
+    assert_eq!(chat.status.code(), Some(0), "{stderr}");
+    assert!(stdout.starts_with(", there was"), "{stdout}");
+    for words in ["answer 5 tokens", "(forgotten: Once upon a time)", "Be brief.", "no message to answer"] {
+        assert!(stderr.contains(words), "{words}: {stderr}");
+    }
+}
+
+#[test]
+fn a_load_is_measured_over_http() {
+    let server = start(&["--batch-invariant"], "");
+    let load = ["bench", "serve", "--url", &server.url, "--concurrency", "1,3", "--input", "8-16"];
+    let more = ["--output", "6", "--shared-prefix", "4", "--prefixes", "2", "--requests", "6", "--json"];
+    let folder = tempfile::tempdir().unwrap();
+    let chart = folder.path().join("chart.svg");
+    let (stdout, stderr, code) = output(fulmen(&load).args(more).arg("--svg").arg(&chart));
+    assert_eq!(code, Some(0), "{stderr}");
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    let tests = report["tests"].as_array().unwrap();
+    assert_eq!((report["model"].as_str(), tests.len()), (Some("builtin"), 2));
+    for test in tests {
+        assert_eq!(
+            (&test["requests"], &test["failed"], &test["output"]),
+            (&json!(6), &json!(0), &json!(6.0))
+        );
+        assert!((8.0..=16.0).contains(&test["input"].as_f64().unwrap()), "{test}");
+        assert!(test["steps"].as_u64().unwrap() >= 6 && test["pages"].as_u64().unwrap() > 0, "{test}");
+        let first = test["time_to_first_token_ms"]["p50"].as_f64().unwrap();
+        assert!(first > 0.0 && first <= test["request_ms"]["max"].as_f64().unwrap(), "{test}");
+    }
+    assert!(std::fs::read_to_string(chart).unwrap().contains("3 at once"));
+    let mock = ["bench", "serve", "--mock", "--rate", "50", "--requests", "5", "--output", "20", "--json"];
+    let (stdout, stderr, code) = output(&mut fulmen(&mock));
+    assert_eq!(code, Some(0), "{stderr}");
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    let test = &report["tests"][0];
+    assert_eq!((&test["requests"], &test["output"]), (&json!(5), &json!(20.0)));
+    assert!(test["added_ms"]["p99"].as_f64().unwrap() > 0.0, "{test}");
+    let (_, stderr, code) = output(&mut fulmen(&["bench", "serve", "--url", "http://127.0.0.1:1"]));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("cannot connect"), "{stderr}");
+}
+
+#[test]
 fn keys_and_presets_come_from_files() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("models.toml");

@@ -38,6 +38,64 @@ fn the_first_command_tells_a_story_on_the_cpu_and_on_wgpu() {
 }
 
 #[test]
+fn a_story_is_the_same_with_some_layers_on_the_gpu() {
+    let tell = |device: &str, more: &[&str]| {
+        let args = ["run", PROMPT, "--temperature", "0", "-n", "24", "--context", "256", "--device", device];
+        run(&[&args[..], more].concat())
+    };
+    let (expected, ..) = tell("cpu", &[]);
+    // There are 4 MiB of weights, and a KV cache.
+    let chosen = |part: &'static str, stderr: &str| assert!(stderr.contains(part), "{part} in {stderr}");
+    let (stdout, stderr, code) = tell("wgpu", &["--gpu-layers", "auto", "--gpu-memory", "6MB"]);
+    assert_eq!((code, &stdout), (Some(0), &expected), "{stderr}");
+    chosen("; the others are on the CPU\n", &stderr);
+    chosen(" layers) and cpu", &stderr);
+    let (stdout, stderr, code) = tell("wgpu", &["--gpu-layers", "2", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&stdout).unwrap_or_default();
+    assert_eq!((code, &said["device_layers"]), (Some(0), &2.into()), "{stdout}{stderr}");
+    assert_eq!(format!("{PROMPT}{}", said["text"].as_str().unwrap()), expected);
+
+    let (_, stderr, code) = tell("wgpu", &["--gpu-memory", "1MB"]);
+    assert!(code == Some(1) && stderr.contains("not enough memory"), "{stderr}");
+    let (_, stderr, code) = tell("cpu", &["--gpu-layers", "2"]);
+    assert!(
+        code == Some(2) && stderr.contains("--gpu-layers needs a GPU, and the device is cpu"),
+        "{stderr}"
+    );
+    let (_, stderr, code) = tell("cpu", &["--gpu-layers", "some"]);
+    assert!(code == Some(2) && stderr.contains("expected auto or a number of layers"), "{stderr}");
+}
+
+#[test]
+fn a_text_is_the_same_on_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model.gguf").display().to_string();
+    let (_, stderr, code) = run(&["synth", "tiny-qwen3", &model, "--type", "f32", "--layers", "2"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let tell = |device: &str, more: &[&str]| {
+        let args = ["run", &model, "abc", "--temperature", "0", "-n", "8", "--context", "256"];
+        run(&[&args[..], &["--device", device], more].concat())
+    };
+    let (expected, ..) = tell("cpu", &[]);
+    let (stdout, stderr, code) = tell("cpu", &["--tensor-parallel", "2"]);
+    assert_eq!((code, &stdout), (Some(0), &expected), "{stderr}");
+    assert!(stderr.contains("2 ranks, the first on cpu"), "{stderr}");
+    let (stdout, stderr, code) = tell("cpu", &["--devices", "wgpu:0,wgpu:0"]);
+    assert_eq!((code, &stdout), (Some(0), &expected), "{stderr}");
+    let (stdout, ..) = run(&["inspect", &model]);
+    assert!(stdout.contains("--tensor-parallel  weights of each rank"), "{stdout}");
+
+    let (_, stderr, code) = tell("cpu", &["--tensor-parallel", "61"]);
+    let refused = "61 ranks cannot share the model: its ";
+    assert!(code == Some(2) && stderr.contains(refused), "{code:?} {stderr}");
+    assert!(stderr.contains("possible numbers of ranks: 1, 2, 4"), "{stderr}");
+    let (_, stderr, code) = tell("cpu", &["--tensor-parallel", "3", "--devices", "cpu,cpu"]);
+    assert!(code == Some(2) && stderr.contains("there is one rank for each device"), "{stderr}");
+    let (_, stderr, code) = tell("cpu", &["--tensor-parallel", "2", "--gpu-layers", "1"]);
+    assert!(code == Some(2) && stderr.contains("cannot be used with"), "{stderr}");
+}
+
+#[test]
 fn a_story_ends_by_itself() {
     // With any seed: stories are shorter than the context.
     for seed in ["1", "2", "3"] {

@@ -39,10 +39,16 @@ pub enum DType {
     Q6_K,
     /// 256 elements, 8 bits each, one `f32` scale and sums per 16: ggml's format of quantized activations.
     Q8_K,
+    /// 32 elements of a 4-bit floating-point type (E2M1), one power of two as scale (E8M0).
+    MXFP4,
+    /// 32 elements, 4 bits each, indices of a table of values, one scale.
+    IQ4_NL,
+    /// 256 elements, 4 bits each, indices of the same table, 6-bit scales per 32.
+    IQ4_XS,
 }
 
 /// One row per type: the type, its name, its GGML number (if GGUF has one), elements and bytes per block.
-const TABLE: [(DType, &str, Option<u32>, usize, usize); 15] = [
+const TABLE: [(DType, &str, Option<u32>, usize, usize); 18] = [
     (DType::F32, "F32", Some(0), 1, 4),
     (DType::F16, "F16", Some(1), 1, 2),
     (DType::BF16, "BF16", Some(30), 1, 2),
@@ -58,6 +64,9 @@ const TABLE: [(DType, &str, Option<u32>, usize, usize); 15] = [
     (DType::Q5_K, "Q5_K", Some(13), 256, 176),
     (DType::Q6_K, "Q6_K", Some(14), 256, 210),
     (DType::Q8_K, "Q8_K", Some(15), 256, 292),
+    (DType::MXFP4, "MXFP4", Some(39), 32, 17),
+    (DType::IQ4_NL, "IQ4_NL", Some(20), 32, 18),
+    (DType::IQ4_XS, "IQ4_XS", Some(23), 256, 136),
 ];
 
 /// Why a type or a size was refused.

@@ -231,6 +231,9 @@ pub enum BackendError {
         /// Why not.
         reason: String,
     },
+    /// A collective failed, because of this rank or of another one.
+    #[error(transparent)]
+    Collective(Box<crate::CommunicatorError>),
     /// An error of the device's driver or API.
     #[error("{backend}: {call} failed: {source}")]
     Device {
@@ -241,6 +244,12 @@ pub enum BackendError {
         /// Its error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+impl From<crate::CommunicatorError> for BackendError {
+    fn from(error: crate::CommunicatorError) -> BackendError {
+        BackendError::Collective(Box::new(error))
+    }
 }
 
 /// Why [`execute_graph`](crate::execute_graph) stopped.

@@ -33,6 +33,7 @@ pub fn fault(record: [u32; 4]) -> Option<BackendError> {
         11 => index("the sampling slot"),
         12 => bias(SamplingError::Bias { token: limit, value: number }),
         13 => bias(SamplingError::Biases { count: value, capacity: limit }),
+        14 => index("the expert"),
         _ => index("a value of an unknown kind"),
     })
 }

@@ -57,6 +57,13 @@ pub trait DeviceMemory {
         self.import(bytes)
     }
 
+    /// Bytes that a weight of this type and shape takes when it is imported: more than those of its blocks
+    /// where a backend converts them to another type.
+    fn weight_bytes(&self, dtype: DType, rows: u32, width: u32) -> u64 {
+        let elements = (rows as usize).saturating_mul(width as usize);
+        dtype.bytes(elements).map_or(u64::MAX, |bytes| bytes as u64)
+    }
+
     /// Imports many weights at once, as [`import_weight`](DeviceMemory::import_weight) does each of them, if
     /// the device copies faster from memory of its own that `reader` fills than from the caller's. The reader
     /// is called from several threads, and `progress` on this one with the bytes read so far. Unless

@@ -164,7 +164,14 @@ fn norm(input: u64, gamma: u64, output: u64) -> OpCall {
 fn matmul(input: u64, output: u64) -> OpCall {
     let weight = WeightArg { ptr: 0xE00_0000, dtype: DType::Q8_0, rows: K };
     let part = Projection { weight, bias: None, output: x(output) };
-    OpCall::MulMat(MulMatCall { input: x(input), parts: vec![part], residual: None, m: M, k: K })
+    OpCall::MulMat(MulMatCall {
+        input: x(input),
+        parts: vec![part],
+        residual: None,
+        m: M,
+        k: K,
+        batch_invariant: false,
+    })
 }
 
 fn add(a: u64, b: u64, output: u64) -> OpCall {
@@ -270,8 +277,17 @@ fn store(cache: u64) -> [OpCall; 2] {
     let q = x(22);
     let store = RopeStoreCall { q, store, q_gamma, k_gamma, factors, output: q, epsilon: 0.1, rope };
     let kv = KvSource::Cache { cache, positions, sequences };
-    let attention =
-        AttentionCall { q, kv, output: x(23), m: M, heads, rows: AttentionRows::Any, scale: 1.0, layer: 0 };
+    let attention = AttentionCall {
+        q,
+        kv,
+        output: x(23),
+        m: M,
+        heads,
+        rows: AttentionRows::Any,
+        scores: 1.0.into(),
+        layer: 0,
+        batch_invariant: false,
+    };
     [OpCall::RopeStore(store), OpCall::Attention(attention)]
 }
 

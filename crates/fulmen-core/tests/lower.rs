@@ -95,7 +95,8 @@ fn calls_made_by_hand_are_checked() {
     assert!(OpCall::Scale(UnaryCall { scalar: -1.0, ..unary.clone() }).check().is_ok());
     assert!(OpCall::Scale(UnaryCall { scalar: f32::NAN, ..unary.clone() }).check().is_err());
 
-    let none = MulMatCall { input: 0x1000, parts: Vec::new(), residual: None, m: 1, k: 4 };
+    let none =
+        MulMatCall { input: 0x1000, parts: Vec::new(), residual: None, m: 1, k: 4, batch_invariant: false };
     assert_eq!(OpCall::MulMat(none.clone()).check(), Err(Problem::Missing { what: "the weight" }));
     let weight = WeightArg { ptr: 0x3000, dtype: DType::F32, rows: 2 };
     let part = Projection { weight, bias: None, output: 0x4000 };

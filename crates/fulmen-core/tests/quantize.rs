@@ -77,7 +77,50 @@ fn plain_quantizer(dtype: DType, values: &[f32]) -> Vec<f32> {
         DType::Q2_K => plain_above(values, 16, 3.0, Some(15.0)),
         DType::Q4_K => plain_above(values, 32, 15.0, Some(63.0)),
         DType::Q5_K => plain_above(values, 32, 31.0, Some(63.0)),
+        DType::MXFP4 => plain_mxfp4(values),
+        DType::IQ4_NL => plain_iq4(values, None),
+        DType::IQ4_XS => plain_iq4(values, Some(32.0)),
     }
+}
+
+/// The value of a table nearest to `x`.
+fn nearest_of(table: &[i8; 16], x: f32) -> f32 {
+    let distance = |value: f32| (f64::from(value) - f64::from(x)).abs();
+    let values = table.iter().map(|value| f32::from(*value));
+    values.min_by(|a, b| distance(*a).total_cmp(&distance(*b))).unwrap()
+}
+
+/// The scale by which the peak is from 4 to 8 times a power of two, as the specification has it.
+fn plain_mxfp4(values: &[f32]) -> Vec<f32> {
+    let encode = |block: &[f32]| {
+        let peak = peak(block).abs();
+        let scale = if peak == 0.0 { 0.0 } else { (peak.log2().floor() - 3.0).exp2() };
+        block
+            .iter()
+            .map(|x| scale * nearest_of(&quant::MXFP4_VALUES, divided(*x, scale)))
+            .collect::<Vec<f32>>()
+    };
+    values.chunks(32).flat_map(encode).collect()
+}
+
+fn plain_iq4(values: &[f32], steps: Option<f32>) -> Vec<f32> {
+    let mut out = Vec::new();
+    for block in values.chunks(256) {
+        let mut scales: Vec<f32> = block.chunks(32).map(|x| peak(x) / -127.0).collect();
+        match steps {
+            None => scales.iter_mut().for_each(|scale| *scale = rounded(*scale)),
+            Some(s) => {
+                let d = rounded(peak(&scales) / -s);
+                scales
+                    .iter_mut()
+                    .for_each(|scale| *scale = d * divided(*scale, d).round().clamp(-s, s - 1.0));
+            }
+        }
+        for (group, scale) in block.chunks(32).zip(scales) {
+            out.extend(group.iter().map(|x| scale * nearest_of(&quant::IQ4_VALUES, divided(*x, scale))));
+        }
+    }
+    out
 }
 
 fn plain_bytes(values: &[f32], block: usize, store: fn(f32) -> f32) -> Vec<f32> {
@@ -167,6 +210,9 @@ fn errors_are_as_documented() {
         (DType::Q5_K, 1.21e-3, 0.85),
         (DType::Q6_K, 2.9e-4, 0.85),
         (DType::Q8_K, 4.8e-5, 1.0),
+        (DType::MXFP4, 1.24e-2, 0.95),
+        (DType::IQ4_NL, 5.6e-3, 0.9),
+        (DType::IQ4_XS, 5.6e-3, 0.9),
     ];
     let mut rng = fastrand::Rng::with_seed(5);
     let values: Vec<f32> = (0..1 << 18).map(|_| gaussian(&mut rng)).collect();
@@ -319,6 +365,11 @@ fn accessors_agree_with_decoding() {
     check::<quant::BlockQ6_K, 256>(16, |b| {
         let grids = b.scales.map(|scale| (b.d() * f32::from(scale), 0.0)).to_vec();
         (quant::BlockQ6_K::new(half(b.d), &b.scales, &b.quants()), b.quants(), grids)
+    });
+    check::<quant::BlockMXFP4, 32>(32, |b| (*b, b.quants(), vec![(b.d(), 0.0)]));
+    check::<quant::BlockIQ4_NL, 32>(32, |b| (*b, b.quants(), vec![(b.d(), 0.0)]));
+    check::<quant::BlockIQ4_XS, 256>(32, |b| {
+        (*b, b.quants(), (0..8).map(|j| (b.d() * f32::from(b.scale(j)), 0.0)).collect())
     });
     macro_rules! check_min {
         ($block:ident, $groups:literal) => {

@@ -71,7 +71,7 @@ fn main() {
                 q: &q,
                 q_stride: width,
                 n_heads: N_HEADS,
-                scale: 1.0 / (HEAD_DIM as f32).sqrt(),
+                scores: (1.0 / (HEAD_DIM as f32).sqrt()).into(),
                 k: KvView::new(layout, &bytes[0]).unwrap(),
                 v: KvView::new(layout, &bytes[1]).unwrap(),
                 table,

@@ -1,7 +1,7 @@
 //! Speed of the matmul kernels, compared with a baseline in the same run:
 //!
 //! - GEMV with a multi-threaded read of the same bytes;
-//! - the `f32` GEMM with the `gemm` crate on as many threads.
+//! - the `f32` GEMM with the `gemm` crate on as many threads (`--features gemm`).
 //!
 //! Kernel and baseline are measured alternately, several times; the best medians are printed.
 //!
@@ -58,9 +58,10 @@ fn compare(a: &mut dyn FnMut(), b: &mut dyn FnMut()) -> (f64, f64) {
 impl Bench {
     fn run(mut self, filter: &str) {
         type Benchmark = (&'static str, fn(&mut Bench));
-        let benchmarks: [Benchmark; 4] = [
+        let benchmarks: &[Benchmark] = &[
             ("region", Bench::region),
             ("gemv", Bench::gemv),
+            #[cfg(feature = "gemm")]
             ("gemm-f32", Bench::gemm_f32),
             ("gemm-quantized", Bench::gemm_quantized),
         ];
@@ -135,6 +136,7 @@ impl Bench {
         }
     }
 
+    #[cfg(feature = "gemm")]
     fn gemm_f32(&mut self) {
         println!("\nf32 GEMM, ours and the gemm crate: GFLOP/s");
         for (m, n, k) in [(1024, 1024, 1024), (512, 4096, 1024), (64, 2048, 2048)] {
@@ -204,6 +206,7 @@ fn plain_read(pool: &Pool, data: &[u8]) {
 }
 
 /// The same GEMM by the `gemm` crate.
+#[cfg(feature = "gemm")]
 fn gemm_f32(threads: usize, x: &[f32], w: &[f32], out: &mut [f32], [m, n, k]: [usize; 3]) {
     assert!(x.len() == m * k && w.len() == n * k && out.len() == m * n);
     let parallelism = if threads == 1 { gemm::Parallelism::None } else { gemm::Parallelism::Rayon(threads) };

@@ -2,8 +2,11 @@
 //!
 //! Each method looks up its operands, rejects overlaps that its kernel does not support, and runs the kernel.
 
+mod experts;
 mod logits;
+mod matmul;
 mod operands;
+mod recurrent;
 mod step;
 
 use std::sync::Arc;
@@ -14,9 +17,7 @@ use fulmen_core::*;
 use crate::buffer::{CpuMemory, Span};
 use crate::isa::Isa;
 use crate::kernels::attention::{Attention, AttentionScratch, attention};
-use crate::kernels::mul_mat::{
-    Activations, Epilogue, Out, Residual, Scratch, Weight, mul_mat, mul_mat_gate_up,
-};
+use crate::kernels::mul_mat::{Activations, ExpertScratch, Out, Scratch, Weight, mul_mat_gate_up};
 use crate::kernels::{argmax, copy, elementwise, embed, penalize, rms_norm, rope, sample, softmax};
 use crate::kv_view::{KvLayout, KvView, PageTable, RowPages};
 use crate::rope_cache::RopeCache;
@@ -50,11 +51,11 @@ pub struct CpuDispatcher {
     pool: Arc<Pool>,
     isa: Isa,
     matmul_scratch: Scratch,
+    experts: ExpertScratch,
     attention: AttentionScratch,
     rope: RopeCache,
     /// Rotated keys before they are stored in the cache.
     keys: Vec<f32>,
-    batch_invariant: bool,
 }
 
 impl Default for CpuDispatcher {
@@ -76,10 +77,10 @@ impl CpuDispatcher {
             pool: Arc::new(Pool::new(threads.max(1))),
             isa: Isa::best(),
             matmul_scratch: Scratch::new(),
+            experts: ExpertScratch::default(),
             attention: AttentionScratch::new(),
             rope: RopeCache::default(),
             keys: Vec::new(),
-            batch_invariant: false,
         }
     }
 
@@ -106,33 +107,6 @@ impl CpuDispatcher {
     pub fn memory_bytes(&self) -> usize {
         self.memory.bytes()
     }
-
-    fn mul_mat_projection(
-        &mut self,
-        call: &MulMatCall,
-        part: &Projection,
-        x: &mut Activations<'_>,
-    ) -> Result<(), BackendError> {
-        let (n, bytes) = (part.weight.rows, self.weight("the weight", &part.weight, call.k)?);
-        let out = self.f32_rows_mut("the output", part.output, call.m, n)?;
-        let bias = part.bias.map(|ptr| self.f32_rows("the bias", ptr, 1, n)).transpose()?;
-        let residual = call.residual.map(|ptr| self.f32_rows("the residual", ptr, call.m, n)).transpose()?;
-        // SAFETY: looked up; `dispatch_mul_mat` checked that no output overlaps what is read.
-        let (bytes, out_slice) = unsafe { (bytes.slice::<u8>(), out.slice_mut::<f32>()) };
-        let epilogue = Epilogue {
-            // SAFETY: as above.
-            bias: bias.map(|bias| unsafe { bias.slice() }),
-            residual: match residual {
-                None => Residual::None,
-                Some(residual) if residual.ptr == out.ptr => Residual::InPlace,
-                // SAFETY: as above; it is not the output.
-                Some(residual) => Residual::Rows { data: unsafe { residual.slice() }, stride: n as usize },
-            },
-        };
-        let weight = Weight::new(part.weight.dtype, bytes, n as usize, call.k as usize);
-        mul_mat(&self.pool, self.isa, weight, x, epilogue, Out::rows(out_slice, n as usize));
-        Ok(())
-    }
 }
 
 impl KernelDispatch for CpuDispatcher {
@@ -140,8 +114,7 @@ impl KernelDispatch for CpuDispatcher {
         "cpu"
     }
 
-    fn set_batch_invariant(&mut self, on: bool) -> bool {
-        self.batch_invariant = on;
+    fn batch_invariant(&self, _: &OpCall) -> bool {
         true
     }
 
@@ -172,7 +145,7 @@ impl KernelDispatch for CpuDispatcher {
         // SAFETY: looked up, and no output overlaps it.
         let mut x =
             Activations::new(&mut matmul_scratch, unsafe { x.slice() }, call.m as usize, call.k as usize)
-                .by_rows(self.batch_invariant);
+                .by_rows(call.batch_invariant);
         let done = call.parts.iter().try_for_each(|part| self.mul_mat_projection(call, part, &mut x));
         self.matmul_scratch = matmul_scratch;
         done.map(|()| call.parts.len())
@@ -190,12 +163,25 @@ impl KernelDispatch for CpuDispatcher {
         // SAFETY: looked up, and the output is disjoint from what is read.
         unsafe {
             let x = Activations::new(&mut self.matmul_scratch, x.slice(), m, k);
-            let mut x = x.by_rows(self.batch_invariant);
+            let mut x = x.by_rows(call.batch_invariant);
             let gate = Weight::new(call.gate.dtype, gate.slice(), n, k);
             let up = Weight::new(call.up.dtype, up.slice(), n, k);
-            mul_mat_gate_up(&self.pool, self.isa, gate, up, &mut x, Out::rows(out.slice_mut(), n));
+            let out = Out::rows(out.slice_mut(), n);
+            mul_mat_gate_up(&self.pool, self.isa, [gate, up], call.activation, &mut x, out);
         }
         Ok(1)
+    }
+
+    fn dispatch_route(&mut self, call: &RouteCall) -> Launched {
+        self.route(call)
+    }
+
+    fn dispatch_expert_gate_up(&mut self, call: &ExpertGateUpCall) -> Launched {
+        self.expert_gate_up(call)
+    }
+
+    fn dispatch_expert_down(&mut self, call: &ExpertDownCall) -> Launched {
+        self.expert_down(call)
     }
 
     fn dispatch_rms_norm(&mut self, call: &RmsNormCall) -> Launched {
@@ -309,6 +295,9 @@ impl KernelDispatch for CpuDispatcher {
         let q = self.f32_rows("q", call.q, m, heads.q_width())?;
         let out = self.f32_rows_mut("the output", call.output, m, heads.q_width())?;
         out.apart_from(q)?;
+        let sinks =
+            call.scores.sinks.map(|ptr| self.f32_rows("the sinks", ptr, 1, heads.n_heads)).transpose()?;
+        sinks.map_or(Ok(()), |sinks| out.apart_from(sinks))?;
         let own_positions: Vec<u32>;
         let (layout, k, v, table, positions, sequences) = match call.kv {
             KvSource::Rows { k, v } => {
@@ -344,11 +333,11 @@ impl KernelDispatch for CpuDispatcher {
         // SAFETY: looked up, and the output is disjoint from all that is read.
         unsafe {
             let args = Attention {
-                by_position: self.batch_invariant,
+                by_position: call.batch_invariant,
                 q: q.slice(),
                 q_stride: stride,
                 n_heads: heads.n_heads as usize,
-                scale: call.scale,
+                scores: call.scores.map(|_| sinks.map_or(&[][..], |sinks| sinks.slice())),
                 k: KvView::new(layout, k.slice()).map_err(kv_error)?,
                 v: KvView::new(layout, v.slice()).map_err(kv_error)?,
                 table,
@@ -546,6 +535,18 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_gather_tokens(&mut self, call: &GatherTokensCall) -> Launched {
         self.gather_tokens(call)
+    }
+
+    fn dispatch_causal_conv(&mut self, call: &CausalConvCall) -> Launched {
+        self.causal_conv(call)
+    }
+
+    fn dispatch_gated_delta_rule(&mut self, call: &GatedDeltaRuleCall) -> Launched {
+        self.gated_delta_rule(call)
+    }
+
+    fn dispatch_sigmoid_gate(&mut self, call: &SigmoidGateCall) -> Launched {
+        self.sigmoid_gate(call)
     }
 
     fn dispatch_mask_logits(&mut self, call: &MaskLogitsCall) -> Launched {

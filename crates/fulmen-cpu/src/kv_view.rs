@@ -269,6 +269,8 @@ pub(crate) enum RowPages {
     Own,
     /// Those of all positions up to its own, which are read.
     Seen,
+    /// Those of so many positions up to its own, which are read.
+    Window(usize),
 }
 
 impl PageTable<'static> {
@@ -318,7 +320,11 @@ impl<'a> PageTable<'a> {
                 return Err(KvError::Sequence { row, sequence, n_seqs: self.n_seqs });
             }
             let (seq, last) = (sequence as usize, position as usize / layout.page_len);
-            let first = if used == RowPages::Own { last } else { 0 };
+            let first = match used {
+                RowPages::Own => last,
+                RowPages::Seen => 0,
+                RowPages::Window(window) => (position as usize + 1).saturating_sub(window) / layout.page_len,
+            };
             if checked.0 == seq && checked.1.contains(&first) && checked.1.contains(&last) {
                 continue;
             }
@@ -462,6 +468,9 @@ mod tests {
         assert_eq!(swapped.check_rows(&layout, &[200], None, RowPages::Own), Ok(1));
         let seen = swapped.check_rows(&layout, &[200], None, RowPages::Seen);
         assert_eq!(seen, Err(KvError::Page { row: 0, page: 9, n_pages: 4 }));
+        let window = |window| swapped.check_rows(&layout, &[200], None, RowPages::Window(window));
+        assert_eq!((window(73), window(usize::MAX)), (Ok(1), seen.clone()));
+        assert_eq!(window(74), seen);
         let position = table.check_rows(&layout, &[256], None, RowPages::Own);
         assert_eq!(position, Err(KvError::Position { row: 0, position: 256, capacity: 256 }));
     }

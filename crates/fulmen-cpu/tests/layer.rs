@@ -6,7 +6,7 @@ use fulmen_testkit::example::Example;
 
 #[test]
 fn a_layer_with_real_numbers_matches_f64() {
-    let seed = fastrand::u64(..);
+    let seed = fulmen_testkit::seed();
     for (dtype, tolerance) in
         [(DType::F32, 1e-12), (DType::F16, 1e-12), (DType::Q4_K, 1e-4), (DType::Q8_0, 1e-4)]
     {

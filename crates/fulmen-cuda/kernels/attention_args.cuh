@@ -1,6 +1,7 @@
 // Arguments of the attention kernels of any shape and of prefill (attention_generic.cu,
 // attention_prefill*.cu), and what they share of the softmax.
 #pragma once
+#include "attention_scores.cuh"
 #include "kv.cuh"
 
 // Mirrored by `AttentionArgs` in src/kernels/attention.rs. K and V are pages of a cache (kv.cuh), or the rows
@@ -29,6 +30,7 @@ struct AttentionArgs {
     const uint4* work;
     u32 max_chunks;
     u32 unused;
+    ScoreArgs scores;  // not read by kernels for plain scores
 };
 #include "layout/attention_args.cuh"
 

@@ -52,6 +52,8 @@ DEVICE void attention_decode(const AttentionDecodeArgs& args) {
     if (HAS_CLUSTERS && threadIdx.x == 0 && blockIdx.x % Block::CLUSTER == 0) {
         if (args.q_gamma) cp_async_bulk_prefetch_l2_covering(args.q_gamma, Block::HEAD_DIM * 4);
         if (args.k_gamma) cp_async_bulk_prefetch_l2_covering(args.k_gamma, Block::HEAD_DIM * 4);
+        if (Block::SCORES && args.scores.sinks)
+            cp_async_bulk_prefetch_l2_covering(args.scores.sinks, args.n_heads * 4);
     }
     decode_row<Block>(args, shared, partials, rings, blockIdx.y);
 }
@@ -75,18 +77,24 @@ DEVICE void attention_decode_mixed(const AttentionDecodeArgs& args) {
     }
 }
 
+// Whether the kernels of a file are those with SCORES.
+#ifndef DECODE_SCORES
+#define DECODE_SCORES false
+#endif
+
 // TYPE: of the cache. FILE and NAME: of the kernel, before and after its head size.
-#define DECODE_KERNEL_OF(TYPE, FILE, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW, ...)               \
-    extern "C" __global__ void __launch_bounds__(decode_warps<TYPE, HEAD_DIM>() * 32, ##__VA_ARGS__) \
-        FILE##_##HEAD_DIM##_##NAME(const __grid_constant__ AttentionDecodeArgs args) {               \
-        attention_decode<DecodeBlock<TYPE, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW>>(args);            \
+#define DECODE_KERNEL_OF(TYPE, FILE, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW, ...)                   \
+    extern "C" __global__ void __launch_bounds__(decode_warps<TYPE, HEAD_DIM>() * 32, ##__VA_ARGS__)     \
+        FILE##_##HEAD_DIM##_##NAME(const __grid_constant__ AttentionDecodeArgs args) {                   \
+        attention_decode<DecodeBlock<TYPE, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW, DECODE_SCORES>>(args); \
     }
 #define DECODE_KERNEL(TYPE, FILE, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW) \
     DECODE_KERNEL_OF(TYPE, FILE, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)
-#define DECODE_MIXED_KERNEL(TYPE, FILE, HEAD_DIM, STAGES)                                        \
-    extern "C" __global__ void __launch_bounds__(decode_warps<TYPE, HEAD_DIM>() * 32)            \
-        FILE##_##HEAD_DIM##_mixed(const __grid_constant__ AttentionDecodeArgs args) {            \
-        attention_decode_mixed<DecodeBlock<TYPE, HEAD_DIM, MIXED_CLUSTER, STAGES, false>>(args); \
+#define DECODE_MIXED_KERNEL(TYPE, FILE, HEAD_DIM, STAGES)                                                 \
+    extern "C" __global__ void __launch_bounds__(decode_warps<TYPE, HEAD_DIM>() * 32)                     \
+        FILE##_##HEAD_DIM##_mixed(const __grid_constant__ AttentionDecodeArgs args) {                     \
+        attention_decode_mixed<DecodeBlock<TYPE, HEAD_DIM, MIXED_CLUSTER, STAGES, false, DECODE_SCORES>>( \
+            args);                                                                                        \
     }
 // Without clusters.
 #define COMBINE_KERNEL(HEAD_DIM)                                                                \

@@ -2,15 +2,16 @@
 // of a block know.
 #pragma once
 
+#include "attention_scores.cuh"
 #include "common.cuh"
-#include "f16_fragments.cuh"
+#include "f16_panels.cuh"
 #include "kv.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/tma.cuh"
-#include "q8_rows.cuh"
+#include "q8_activations.cuh"
 #include "rope.cuh"
 
 // Whether the blocks of a row and KV head are a thread block cluster.
@@ -40,9 +41,9 @@ struct AttentionDecodeArgs {
     u8* v_cache;
     float* q_out;  // the rotated queries; may be `q`
     float* out;
-    u8* out_q8;             // the output as q8 activations, or as q8 rows if there are several; or null
-    u8* out_f16[K_ORDERS];  // 8 or 16 rows: an eighth of the output as f16 fragments, in both orders,
-    float* out_f16_scales;  // with scales of 8; or null
+    u8* out_q8;             // the output as q8 activations, if there is one row; or null
+    u8* out_f16[K_ORDERS];  // an eighth of the output as f16 fragments in both orders, or as panels in the
+    float* out_f16_scales;  // first, with scales of 8; or null
     Fault* fault;
     RopeArgs rope;
     float epsilon;
@@ -59,6 +60,9 @@ struct AttentionDecodeArgs {
     float* partials;  // [rows, parts of KV heads, splits, MAX_GROUP * (head_dim + 2)]: O, max and sum
     float* rotated;   // [rows, n_heads, head_dim]: what becomes q_out when all blocks have read q
     const u32* work;  // of a mixed step: its first entry is the number of rows that decode
+    u32 panel_rows;   // padded rows of the panels; 0 for fragments
+    u32 panel_order;
+    ScoreArgs scores;  // only read by kernels with SCORES and by those that combine splits
 };
 #include "layout/attention_decode_block.cuh"
 
@@ -168,8 +172,8 @@ __device__ __noinline__ float2 rope_cos_sin_noinline(u32 position, u32 pair, u32
     return rope_cos_sin(position, pair, n_rot, freq_factors, freq_scale, magnitude, log2_base);
 }
 
-// Stores an eighth of element `at` of a row of the output as f16 fragments. The element is an average of f16
-// values, so it fits f16. A sum of 16 eighths may not, but fits the pair (sum, remainder) of
+// Stores an eighth of element `at` of a row of the output as f16 fragments or panels. The element is an
+// average of f16 values, so it fits f16. A sum of 16 eighths may not, but fits the pair (sum, remainder) of
 // store_fragment_x4, which holds up to 2 * 65504. Called by whole warps with neighboring elements.
 DEVICE void store_f16_fragment(const AttentionDecodeArgs& args, u32 row, u32 at, float value) {
     value *= 0.125f;
@@ -180,10 +184,14 @@ DEVICE void store_f16_fragment(const AttentionDecodeArgs& args, u32 row, u32 at,
     sum += __shfl_xor_sync(FULL_WARP, sum, 4);
     sum += __shfl_xor_sync(FULL_WARP, sum, 8);
     if (at % 4 > 0) return;
+    if (at == 0) args.out_f16_scales[row] = 8;
+    if (args.panel_rows) {
+        store_panel_x4(args.out_f16[0], args.panel_order, args.panel_rows, row, at, four);
+        return;
+    }
 #pragma unroll
     for (u32 order = 0; order < K_ORDERS; order++)
-        store_fragment_x4(args.out_f16[order], order, gridDim.y, row, at, four, sum);
-    if (at == 0) args.out_f16_scales[row] = 8;
+        store_fragment_x4(args.out_f16[order], order, padded_rows(args.rows), row, at, four, sum);
 }
 
 // ---- Block: what all stages of the kernel know ----
@@ -199,12 +207,12 @@ template <typename Block, KvType TYPE>
 struct TileMath;
 
 // STAGES: tiles in a warp's ring. SINGLE_ROW: the grid has one row, and the code is kept as short as
-// possible.
-template <KvType TYPE_, int HEAD_DIM_, int CLUSTER_, int STAGES_, bool SINGLE_ROW_>
+// possible. SCORES: there may be a window, soft capping, a temperature or sinks.
+template <KvType TYPE_, int HEAD_DIM_, int CLUSTER_, int STAGES_, bool SINGLE_ROW_, bool SCORES_>
 struct DecodeBlock {
     static constexpr KvType TYPE = TYPE_;
     static constexpr int HEAD_DIM = HEAD_DIM_, CLUSTER = CLUSTER_, STAGES = STAGES_;
-    static constexpr bool SINGLE_ROW = SINGLE_ROW_;
+    static constexpr bool SINGLE_ROW = SINGLE_ROW_, SCORES = SCORES_;
     static constexpr int WARPS = decode_warps<TYPE, HEAD_DIM>(), THREADS = WARPS * 32;
     static constexpr int TILES_PER_ROUND = CLUSTER * WARPS;
     static constexpr float MASKED = -1e30f;
@@ -217,6 +225,7 @@ struct DecodeBlock {
         float q_scale[MAX_GROUP];
         float warp_max[WARPS][MAX_GROUP], warp_sum[WARPS][MAX_GROUP], block_max[MAX_GROUP];
         float2 cos_sin[SINGLE_ROW ? HEAD_DIM / 2 : 1];
+        float sinks[SCORES ? MAX_GROUP : 1];  // in base 2
     };
 
     // What the blocks of the cluster have accumulated for the slice of O that this block finishes.
@@ -245,9 +254,26 @@ struct DecodeBlock {
     const u32 own_page = pages[min(position / KV_PAGE, max_page)];
     // Positions below this are in the cache when the kernel starts.
     const u32 cached = valid ? position + (args.fused_store ? 0 : 1) : 0;
+    // The first position that the row sees.
+    const u32 visible = SCORES ? args.scores.first_visible(position) : 0;
     const u32 tiles = valid ? position / TILE + 1 : 0, last_tile = position / TILE,
-              first_tile = rank + CLUSTER * warp;
+              first_tile = first_tile_of(warp);
     const u32 ring = shared_address(rings) + warp * STAGES * STAGE_BYTES;
+
+    // The first tile of a warp, which has every TILES_PER_ROUND-th: the first that the row sees some of.
+    DEVICE u32 first_tile_of(u32 warp) const {
+        const u32 first = rank + CLUSTER * warp;
+        if (!SCORES) return first;
+        const u32 behind = visible / TILE - min(visible / TILE, first);
+        return first + (behind + TILES_PER_ROUND - 1) / TILES_PER_ROUND * TILES_PER_ROUND;
+    }
+
+    // The round in which a warp has a tile.
+    DEVICE u32 round_of(u32 tile, u32 warp) const {
+        return (SCORES ? tile - first_tile_of(warp) : tile) / TILES_PER_ROUND;
+    }
+
+    DEVICE bool sees(u32 at) const { return at <= position && (!SCORES || at >= visible); }
 
     // Bytes from the start of a cache to this KV head of a page.
     DEVICE u64 page_offset(u32 page) const {

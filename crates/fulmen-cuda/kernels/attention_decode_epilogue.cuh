@@ -15,8 +15,6 @@ template <typename Block>
 struct Epilogue {
     static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
     static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
-    // Heads of other sizes have no registers for it.
-    static constexpr bool FORWARDS_Q8_ROWS = !SINGLE_ROW && (HEAD_DIM == 64 || HEAD_DIM == 128);
 
     const Block& block;
     const Mainloop<Block>& mainloop;
@@ -50,11 +48,13 @@ struct Epilogue {
         block.args.out[((u64)block.row * block.args.n_heads + block.part.first_head) * HEAD_DIM + at] = value;
         if (SINGLE_ROW && block.args.out_q8)
             quantize_q8_row_x1(block.args.out_q8, block.part.first_head * HEAD_DIM + at, value);
-        if (FORWARDS_Q8_ROWS && block.args.out_q8)
-            quantize_q8_rows_x1(block.args.out_q8, q8_rows_padded(gridDim.y), block.row,
-                                block.part.first_head * HEAD_DIM + at, value);
         if (!SINGLE_ROW && block.args.out_f16_scales)
             store_f16_fragment(block.args, block.row, block.part.first_head * HEAD_DIM + at, value);
+    }
+
+    // O / sum of a head of the group. `max`: what both are relative to.
+    DEVICE float normalize(u32 head, float o, float sum, float max) const {
+        return Block::SCORES ? normalize_with_sink(o, sum, max, block.shared.sinks[head]) : o / sum;
     }
 
     // Adds up the warps' partials. A single block writes the output; in a cluster each element goes to the
@@ -72,7 +72,7 @@ struct Epilogue {
                 sum += block.shared.warp_sum[w][head];
             }
             if (CLUSTER == 1) {
-                write_output(at, o / sum);
+                write_output(at, normalize(head, o, sum, block.shared.block_max[head]));
             } else if constexpr (!HAS_CLUSTERS) {
                 float* to = block.args.partials +
                             partial_offset<HEAD_DIM>(block.args, block.row, blockIdx.x / CLUSTER, block.rank);
@@ -106,7 +106,7 @@ struct Epilogue {
                 o += weight * block.partials.o[r][index];
                 sum += weight * block.partials.sum[r][head];
             }
-            write_output(at, o / sum);
+            write_output(at, normalize(head, o, sum, cluster_max));
         }
     }
 
@@ -155,7 +155,8 @@ DEVICE void combine_splits(const AttentionDecodeArgs& args) {
         sum = sum * rescale + weight * from[MAX_GROUP * (HEAD_DIM + 1) + head];
         max = all;
     }
-    args.out[element] = o / sum;
-    if (args.out_q8) quantize_q8_row_x1(args.out_q8, at, o / sum);
+    const float value = normalize_with_sink(o, sum, max, args.scores.sink_of(query_head));
+    args.out[element] = value;
+    if (args.out_q8) quantize_q8_row_x1(args.out_q8, at, value);
     if (args.fused_store) args.q_out[element] = args.rotated[element];
 }

@@ -34,6 +34,13 @@ struct KvTile<KV_F16, HEAD_DIM> {
         return ((row / 8 * CHUNKS + chunk) * 8 + ((row ^ chunk ^ CHUNKS * (row & 1)) & 7)) * 16;
     }
 
+    // Zeroes the values of the first `rows` positions of a tile in shared memory, by one warp.
+    static DEVICE void clear_values(u32 lane, u32 tile, u32 rows) {
+#pragma unroll 1
+        for (u32 i = lane; i < rows * CHUNKS; i += 32)
+            st_shared_v4_zero(tile + TILE_BYTES + chunk_offset(i / CHUNKS, i % CHUNKS));
+    }
+
     // Stores the new key or value at a position, by one warp: in its page, if that is not null, and in the
     // tile in shared memory, if it was loaded.
     static DEVICE void store_new(const WarpHead<HEAD_DIM>& head, bool neox, bool is_key, u32 position,
@@ -128,15 +135,23 @@ struct TileMath<Block, KV_F16> {
     static constexpr int HEAD_DIM = Block::HEAD_DIM;
     static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
 
-    u32 q_fragments[HEAD_DIM / 16][2];
+    // With the largest heads Q stays in shared memory, as registers would spill.
+    static constexpr bool SHARED_Q = HEAD_DIM == 256;
+
+    const u16* lane_q;  // of the lane's query head, from its first dim of a fragment on
+    u32 q_fragments[SHARED_Q ? 1 : HEAD_DIM / 16][2];
     float o[HEAD_DIM / 8][2];
 
+    DEVICE void load_fragment(u32 (&fragment)[2], int step) const {
+        fragment[0] = *(const u32*)(lane_q + step * 16);
+        fragment[1] = *(const u32*)(lane_q + step * 16 + 8);
+    }
+
     DEVICE void load_queries(const Block& block) {
+        lane_q = &block.shared.q.at[block.lane / 4][block.lane % 4 * 2];
+        if constexpr (!SHARED_Q) {
 #pragma unroll
-        for (int step = 0; step < HEAD_DIM / 16; step++) {
-            const u16* q = &block.shared.q.at[block.lane / 4][step * 16 + block.lane % 4 * 2];
-            q_fragments[step][0] = *(const u32*)q;
-            q_fragments[step][1] = *(const u32*)(q + 8);
+            for (int step = 0; step < HEAD_DIM / 16; step++) load_fragment(q_fragments[step], step);
         }
     }
 
@@ -154,7 +169,11 @@ struct TileMath<Block, KV_F16> {
             u32 b[4];
             ldmatrix_x4(b,
                         tile + Tile::chunk_offset((lane & 7) + (lane / 16) * 8, step * 2 + (lane / 8) % 2));
-            const u32(&q)[2] = q_fragments[step];
+            u32 q[2];
+            if constexpr (SHARED_Q)
+                load_fragment(q, step);
+            else
+                q[0] = q_fragments[step][0], q[1] = q_fragments[step][1];
             mma_m16n8k16_f16_rows0_7(!SINGLE_ROW && step % 2 ? s_odd[0] : s[0], q[0], q[1], b[0], b[1]);
             mma_m16n8k16_f16_rows0_7(!SINGLE_ROW && step % 2 ? s_odd[1] : s[1], q[0], q[1], b[2], b[3]);
         }

@@ -19,6 +19,13 @@ struct KvTile<KV_F32, HEAD_DIM> {
         return TILE_BYTES + (row * CHUNKS + (chunk ^ (row & 6))) * 16;
     }
 
+    // Zeroes the values of the first `rows` positions of a tile in shared memory, by one warp.
+    static DEVICE void clear_values(u32 lane, u32 tile, u32 rows) {
+#pragma unroll 1
+        for (u32 i = lane; i < rows * CHUNKS; i += 32)
+            st_shared_v4_zero(tile + value_offset(i / CHUNKS, i % CHUNKS));
+    }
+
     // Stores the new key or value at a position, by one warp: in its page, if that is not null, and in the
     // tile in shared memory, if it was loaded.
     static DEVICE void store_new(const WarpHead<HEAD_DIM>& head, bool neox, bool is_key, u32 position,

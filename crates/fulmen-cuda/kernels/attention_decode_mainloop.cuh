@@ -37,8 +37,10 @@ struct Mainloop {
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 u32 p = tile * TILE + i * 8 + block.lane % 4 * 2 + j;
-                s[i][j] = p <= block.position ? (SINGLE_ROW ? s[i][j] : s[i][j] + s_odd[i][j]) * q_scale
-                                              : Block::MASKED;
+                const float score = (SINGLE_ROW ? s[i][j] : s[i][j] + s_odd[i][j]) * q_scale;
+                s[i][j] = !block.sees(p)  ? Block::MASKED
+                          : Block::SCORES ? block.args.scores.capped(score)
+                                          : score;
                 new_max = fmaxf(new_max, s[i][j]);
             }
         new_max = quad_max(new_max);
@@ -50,7 +52,7 @@ struct Mainloop {
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 u32 p = tile * TILE + i * 8 + block.lane % 4 * 2 + j;
-                s[i][j] = p <= block.position ? exp2f(s[i][j] - new_max) : 0;
+                s[i][j] = block.sees(p) ? exp2f(s[i][j] - new_max) : 0;
                 sum += s[i][j];
             }
         row_sum = row_sum * rescale + sum;
@@ -72,6 +74,11 @@ struct Mainloop {
             next_page = loader.head_page(++next_round);
             cp_async_wait<STAGES - 1>();
             __syncwarp();
+            if (Block::SCORES && tile * TILE < block.visible) {
+                // P = 0 times a value behind the window that is not finite would be NaN.
+                Block::Tile::clear_values(block.lane, at, block.visible - tile * TILE);
+                __syncwarp();
+            }
             float s[2][2] = {}, s_odd[2][2] = {};
             math.compute_scores(block.lane, at, s, s_odd);
             const float rescale = online_softmax(tile, s, s_odd);

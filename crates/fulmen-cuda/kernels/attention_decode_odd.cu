@@ -1,9 +1,10 @@
 // Flash decoding with heads of 80, 96 and 256 dims over an f16 KV cache, and of 96 over Q8_0: the kernels of
 // attention_decode.cu and attention_decode_q8_0.cu, whose headers describe them. In a file of their own, as
-// few models need them. A single row takes the kernel of a cluster of 8.
+// few models need them. But for heads of 256 dims, a single row takes the kernel of a cluster of 8,
+// and there are no mixed steps.
 //
-// Preconditions: as there; heads of 256 dims only with clusters and without the fused store, as a block of
-// half as many warps does not keep its queries in registers.
+// Preconditions: as there; heads of 256 dims only with clusters. A block has half as many warps there, each
+// of which keeps one query, so the fused store needs 4 query heads per KV head or fewer.
 #include "attention_decode.cuh"
 
 #define KERNELS(CLUSTER)                                                                   \
@@ -15,11 +16,14 @@ KERNELS(2)
 KERNELS(4)
 KERNELS(8)
 #if __CUDA_ARCH__ >= 900
-#define KERNEL_256(CLUSTER) DECODE_KERNEL(KV_F16, attention_decode, cluster##CLUSTER, 256, CLUSTER, 3, false)
-KERNEL_256(1)
-KERNEL_256(2)
-KERNEL_256(4)
-KERNEL_256(8)
+#define KERNEL_256(NAME, CLUSTER, SINGLE_ROW) \
+    DECODE_KERNEL(KV_F16, attention_decode, NAME, 256, CLUSTER, 3, SINGLE_ROW)
+KERNEL_256(single_row, 8, true)
+KERNEL_256(cluster1, 1, false)
+KERNEL_256(cluster2, 2, false)
+KERNEL_256(cluster4, 4, false)
+KERNEL_256(cluster8, 8, false)
+DECODE_MIXED_KERNEL(KV_F16, attention_decode, 256, 3)
 #else
 COMBINE_KERNEL(80)
 COMBINE_KERNEL(96)

@@ -73,20 +73,40 @@ struct TileLoader {
 
 // ---- Prologue ----
 
+// Which of rows `first` to `first + 31` the block with this row's sequence and position, `rank` of `cluster`,
+// stores to the cache: those of the sequence, up to the position, whose tile is the block's. Of rows with the
+// same position the last wins. Called by whole warps; for batches of more than 32 rows in which several are
+// of one sequence.
+__device__ __noinline__ u32 rows_to_store(const u32* positions, const u32* sequences, u32 rows, u32 first,
+                                          u32 sequence, u32 position, u32 rank, u32 cluster) {
+    const u32 lane = threadIdx.x & 31;
+    auto position_of = [&](u32 row) {
+        const bool same = row < rows && (sequences ? sequences[row] : 0) == sequence;
+        return same ? positions[row] : ~0u;
+    };
+    const u32 own = position_of(first + lane);
+    bool stores = own <= position && own / TILE % cluster == rank;
+#pragma unroll 1
+    for (u32 start = first; start < rows; start += 32) {
+        const u32 other = position_of(start + lane);
+#pragma unroll 1
+        for (u32 i = 0; i < 32; i++)
+            if (__shfl_sync(FULL_WARP, other, i) == own && start + i > first + lane) stores = false;
+    }
+    return __ballot_sync(FULL_WARP, stores);
+}
+
+// With the fused store: whose keys and values a block stores.
 template <typename Block>
-struct Prologue {
-    static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
+struct NewRows {
+    static constexpr int CLUSTER = Block::CLUSTER;
     static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
-    using Head = typename Block::Head;
 
     const Block& block;
-    u32 new_rows = 0;      // bit r: this block stores the new key and value of row r
+    u32 new_rows = 0;  // bit r: this block stores the new key and value of row r; of many rows their number
     bool only_row = true;  // no other row is of this one's sequence
-    float2 cos_sin[Head::PAIRS];
-    u32 cos_sin_position;
-    Head query;  // the rotated query of head `warp` of the group
 
-    DEVICE explicit Prologue(const Block& block) : block(block) {}
+    DEVICE explicit NewRows(const Block& block) : block(block) {}
 
     // Sets `new_rows` and `only_row`: the rows of this one's sequence, up to its position, whose tile is this
     // block's.
@@ -97,6 +117,7 @@ struct Prologue {
             return;
         }
         u32 rows = gridDim.y, other_position = 0, other_sequence = 0;
+        if (many_rows()) return find_among_many_rows(rows);
         if (block.lane < rows) {
             other_position = block.args.positions[block.lane];
             if (block.args.sequences) other_sequence = block.args.sequences[block.lane];
@@ -109,6 +130,56 @@ struct Prologue {
                       later == 0 && other_position / TILE % CLUSTER == block.rank;
         new_rows = __ballot_sync(~0u, stores);
     }
+
+    // More rows than one ballot holds: only with clusters, as without them registers would spill.
+    static DEVICE bool many_rows() { return HAS_CLUSTERS && gridDim.y > 32; }
+
+    DEVICE u32 to_store(u32 first) const {
+        return rows_to_store(block.args.positions, block.args.sequences, gridDim.y, first, block.sequence,
+                             block.position, block.rank, CLUSTER);
+    }
+
+    DEVICE void find_among_many_rows(u32 rows) {
+        u32 same_sequence = 0;
+#pragma unroll 4
+        for (u32 row = block.lane; row < rows; row += 32)
+            same_sequence += !block.args.sequences || block.args.sequences[row] == block.sequence;
+        only_row = __reduce_add_sync(FULL_WARP, same_sequence) == 1;
+        if (only_row) {
+            new_rows = block.position / TILE % CLUSTER == block.rank;
+        } else {
+#pragma unroll 1
+            for (u32 first = 0; first < rows; first += 32) new_rows += __popc(to_store(first));
+        }
+    }
+
+    // The row of the new key and value number `index` of this block.
+    DEVICE u32 new_row(u32 index) const {
+        if (many_rows() && only_row) return block.row;
+        u32 left = new_rows, first = 0;
+        if (many_rows()) {
+            left = to_store(0);
+            while (index >= __popc(left)) index -= __popc(left), first += 32, left = to_store(first);
+        }
+        for (; index > 0; index--) left &= left - 1;
+        return first + __ffs(left) - 1;
+    }
+
+    DEVICE u32 n_new_rows() const { return many_rows() ? new_rows : __popc(new_rows); }
+};
+
+template <typename Block>
+struct Prologue : NewRows<Block> {
+    static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
+    static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
+    using Head = typename Block::Head;
+    using NewRows<Block>::block, NewRows<Block>::new_rows, NewRows<Block>::only_row;
+
+    float2 cos_sin[Head::PAIRS];
+    u32 cos_sin_position;
+    Head query;  // the rotated query of head `warp` of the group
+
+    DEVICE explicit Prologue(const Block& block) : NewRows<Block>(block) {}
 
     // The lane's pair j, or the last one of the head.
     static DEVICE u32 rotated_pair(int j) {
@@ -151,6 +222,14 @@ struct Prologue {
         if (threadIdx.x < MAX_GROUP) block.shared.q_scale[threadIdx.x] = 0;
     }
 
+    // The scale of the scores in base 2.
+    DEVICE float score_scale() const {
+        const float scale = block.args.scale;
+        if constexpr (!Block::SCORES) return scale * LOG2_E;
+        const ScoreArgs& scores = block.args.scores;
+        return scale * scores.temperature(block.position) * scores.base2_scale();
+    }
+
     // Query head `head` of the group, by one warp: norm, RoPE, and scaling by a power of two, so that any
     // query fits the operands of the MMA.
     DEVICE void prepare_query(u32 head) {
@@ -168,18 +247,14 @@ struct Prologue {
                     block.neox);
         }
         const float up = block.shared.q.store(query, head, block.neox);
-        if (block.lane == 0) block.shared.q_scale[head] = up * block.args.scale * LOG2_E;
+        if (block.lane == 0) block.shared.q_scale[head] = up * score_scale();
     }
 
     // Key (even `index`) or value (odd) of the new row `index / 2` of `new_rows`, by one warp.
     DEVICE void store_new_kv(u32 index) {
         const bool is_key = index % 2 == 0;
         u32 from_row = block.row, at = block.position;
-        if (!SINGLE_ROW) {
-            u32 left = new_rows;
-            for (u32 skipped = index / 2; skipped > 0; skipped--) left &= left - 1;
-            from_row = __ffs(left) - 1;
-        }
+        if (!SINGLE_ROW) from_row = this->new_row(index / 2);
         Head head;
         head.load((is_key ? block.args.k : block.args.v) +
                       ((u64)from_row * block.args.n_kv_heads + block.kv_head) * HEAD_DIM,
@@ -193,9 +268,9 @@ struct Prologue {
         }
         // A tile that was requested before lacks this position and is read after the next barrier; a later
         // tile is loaded from the cache after that barrier.
-        const bool loaded = only_row && block.last_tile < Block::TILES_PER_ROUND * (STAGES - 1);
         const u32 owner_warp = block.last_tile / CLUSTER % Block::WARPS,
-                  stage = block.last_tile / Block::TILES_PER_ROUND;
+                  stage = block.round_of(block.last_tile, owner_warp);
+        const bool loaded = only_row && stage < STAGES - 1;
         u8* tile = block.rings + (owner_warp * STAGES + stage) * Block::STAGE_BYTES;
         Block::Tile::store_new(head, block.neox, is_key, at, block.kv_page(is_key, from_row, at), tile,
                                loaded);
@@ -203,7 +278,9 @@ struct Prologue {
 
     // One warp per job: the query heads, then keys and values of the new rows.
     DEVICE void run() {
-        const u32 jobs = block.group + (SINGLE_ROW ? 2 : 2 * __popc(new_rows));
+        if (Block::SCORES && threadIdx.x < block.group)
+            block.shared.sinks[threadIdx.x] = block.args.scores.sink_of(block.part.first_head + threadIdx.x);
+        const u32 jobs = block.group + (SINGLE_ROW ? 2 : 2 * this->n_new_rows());
         for (u32 job = block.warp; job < jobs; job += Block::WARPS) {
             if (job < block.group)
                 prepare_query(job);

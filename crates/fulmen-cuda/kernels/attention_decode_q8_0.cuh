@@ -70,6 +70,13 @@ struct KvTile<KV_Q8_0, HEAD_DIM> {
         return 2 * VALUE_BYTES + (is_key ? 0 : SCALE_BYTES) + row * (GROUPS * 2);
     }
 
+    // Zeroes the scales of the values of the first `rows` positions of a tile in shared memory, by one warp.
+    static DEVICE void clear_values(u32 lane, u32 tile, u32 rows) {
+        u16* scales = (u16*)__cvta_shared_to_generic(tile + scales_offset(false, 0));
+#pragma unroll 1
+        for (u32 i = lane; i < rows * GROUPS; i += 32) scales[i] = 0;
+    }
+
     // Stores the new key or value at a position, by one warp: in its page, if that is not null, and in the
     // tile in shared memory, if it was loaded.
     static DEVICE void store_new(const WarpHead<HEAD_DIM>& head, bool neox, bool is_key, u32 position,

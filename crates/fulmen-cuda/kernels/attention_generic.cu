@@ -1,6 +1,6 @@
 // Causal grouped-query attention for every shape, in flash-decoding style: split-KV with an online softmax,
 // over the rows of the batch or over a KV cache in f32, f16 or Q8_0. CUDA cores only. Used where
-// attention_decode.cu and attention_prefill*.cu do not apply; launched by src/kernels/attention.rs.
+// attention_decode.cu and attention_prefill*.cu do not apply; launched by src/kernels/attention_generic.rs.
 //
 // `attention_<type>_<PER_LANE>`: grid x = m * n_heads query heads, y = splits; 4 warps. A block computes one
 // query head of one row over one split of the positions it attends to. A warp takes 4 keys at a time; lane l
@@ -8,6 +8,8 @@
 // are combined in shared memory. With several splits a block leaves its max, sum and O in `partials`, and
 // `attention_combine` (one block per query head) merges them. The number of splits depends on the shape
 // alone; their length depends on the position, which only the device knows.
+// Only keys of the sliding window are read. Soft capping, attention temperature and sinks: see
+// attention_scores.cuh.
 // Layouts: see attention_args.cuh. The keys that a warp takes at a time lie in one page.
 // Numerics: f32 throughout. Rows with an invalid slot are reported and give zeros.
 // Bound: latency of the loads and of the dot-product reductions; no reuse of K and V among the heads of a
@@ -30,9 +32,10 @@ struct SplitKv {
     // A warp's partial result.
     float row_max = -INFINITE, row_sum = 0.0f, o[PER_LANE];
 
-    // Attends to positions [begin, end) of a KV head: the warp takes KEYS of every WARPS * KEYS.
-    DEVICE void attend(const AttentionArgs& args, const float (&q)[PER_LANE], u32 sequence, u32 kv_head,
-                       u64 begin, u64 end) {
+    // Attends to those of positions [begin, end) of a KV head that are not below `visible`: the warp takes
+    // KEYS of every WARPS * KEYS.
+    DEVICE void attend(const AttentionArgs& args, const float (&q)[PER_LANE], float scale, float softcap,
+                       u32 sequence, u32 kv_head, u64 visible, u64 begin, u64 end) {
         const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         u64 offset = kv_head * args.head_bytes, row = begin + warp * KEYS;
         u32 page_index = ~0u;
@@ -66,7 +69,9 @@ struct SplitKv {
             float new_max = row_max;
 #pragma unroll
             for (int key = 0; key < KEYS; key++) {
-                scores[key] = first + key < end ? warp_sum(scores[key]) * args.scale : -INFINITE;
+                float score = warp_sum(scores[key]) * scale;
+                if (softcap > 0.0f) score = softcap * tanhf(score / softcap);
+                scores[key] = first + key >= visible && first + key < end ? score : -INFINITE;
                 new_max = fmaxf(new_max, scores[key]);
             }
             float base = softmax_base(new_max);
@@ -78,6 +83,7 @@ struct SplitKv {
 #pragma unroll
             for (int key = 0; key < KEYS; key++) {
                 if (first + key >= end) break;
+                if (first + key < visible) continue;
                 const u8* head = v + key * args.pos_bytes;
                 float p = expf(scores[key] - base);
                 row_sum += p;
@@ -91,7 +97,7 @@ struct SplitKv {
     }
 
     // Combines the warps and writes the output, or the partial result of the split.
-    DEVICE void combine_warps(const AttentionArgs& args, u32 split) {
+    DEVICE void combine_warps(const AttentionArgs& args, u32 head, u32 split) {
         __shared__ float warp_max[WARPS], warp_sums[WARPS], warp_o[WARPS][32 * PER_LANE];
         const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         if (lane == 0) {
@@ -104,7 +110,11 @@ struct SplitKv {
         float block_max = -INFINITE;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) block_max = fmaxf(block_max, warp_max[w]);
-        float base = softmax_base(block_max), sum = 0.0f, weights[WARPS];
+        // Of several splits, the sink is added where they are merged.
+        const bool with_sink = args.scores.sinks && args.splits == 1;
+        const float sink = with_sink ? args.scores.sinks[head] : -INFINITE;
+        block_max = fmaxf(block_max, sink);
+        float base = softmax_base(block_max), sum = with_sink ? expf(sink - base) : 0.0f, weights[WARPS];
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
             weights[w] = expf(warp_max[w] - base);
@@ -139,9 +149,13 @@ struct SplitKv {
             kv_len = valid ? (u64)args.slots.positions[row] + 1 : 0;
             sequence = valid ? sequence_of(args.slots, row) : 0;
         }
-        u64 length = (kv_len + args.splits - 1) / args.splits;
+        // The first key of the window, and rounded down so that the keys of a warp lie in one page.
+        u64 visible = kv_len ? args.scores.first_visible(kv_len - 1) : 0;
+        u64 from = visible / KEYS * KEYS;
+        u64 length = (kv_len - from + args.splits - 1) / args.splits;
         length = (length + WARPS * KEYS - 1) / (WARPS * KEYS) * (WARPS * KEYS);
-        u64 begin = split * length, end = min(kv_len, begin + length);
+        u64 begin = from + split * length, end = min(kv_len, begin + length);
+        const float scale = args.scale * (kv_len ? args.scores.temperature(kv_len - 1) : 1.0f);
         if (args.pages && head == 0)
             report_invalid_pages(args, row, sequence, begin, end, threadIdx.x, 32 * WARPS);
 
@@ -153,8 +167,8 @@ struct SplitKv {
             q[i] = d < args.head_dim ? args.q[(u64)blockIdx.x * args.head_dim + d] : 0.0f;
             partial.o[i] = 0.0f;
         }
-        partial.attend(args, q, sequence, head / args.group, begin, end);
-        partial.combine_warps(args, split);
+        partial.attend(args, q, scale, args.scores.softcap, sequence, head / args.group, visible, begin, end);
+        partial.combine_warps(args, head, split);
     }
 };
 
@@ -179,9 +193,10 @@ extern "C" __global__ void __launch_bounds__(128)
     pdl_begin();
     const u32 stride = args.head_dim + 2;
     const float* partials = args.partials + (u64)blockIdx.x * args.splits * stride;
-    float row_max = -INFINITE;
+    const float sink = args.scores.sinks ? args.scores.sinks[blockIdx.x % args.n_heads] : -INFINITE;
+    float row_max = sink;
     for (u32 split = 0; split < args.splits; split++) row_max = fmaxf(row_max, partials[split * stride]);
-    float base = softmax_base(row_max), sum = 0.0f;
+    float base = softmax_base(row_max), sum = args.scores.sinks ? expf(sink - base) : 0.0f;
     for (u32 split = 0; split < args.splits; split++) {
         const float* partial = partials + split * stride;
         sum += expf(partial[0] - base) * partial[1];

@@ -82,12 +82,27 @@ DEVICE bool is_finite_f16x2(u32 word) {
     return (word & 0x7c00u) != 0x7c00u && (word & 0x7c000000u) != 0x7c000000u;
 }
 
+// The positions that a thread's two query rows see: from `begin` on, which is 0 without a window, up to
+// `end`.
+template <bool SCORES>
+struct VisibleKeys {
+    u32 begin[2], end[2];
+
+    DEVICE bool has(u32 row, u32 at) const { return at < end[row] && (!SCORES || at >= begin[row]); }
+};
+
+// The scale of the scores in base 2 of a row of the batch.
+template <bool SCORES>
+DEVICE float score_scale(const AttentionArgs& args, u32 row) {
+    if constexpr (!SCORES) return args.scale * LOG2_E;
+    return args.scale * args.scores.temperature(args.slots.positions[row]) * args.scores.base2_scale();
+}
+
 // Where the mask hides positions of a V tile from some query rows, P = 0 times a value that is not finite
 // would be NaN: such values are added to O of the rows that see them and zeroed in the tile before the MMA.
-// By all THREADS of `Kernel`, whose chunk_offset is the layout of the tile. `kv_len`: of the thread's two
-// query rows.
-template <typename Kernel, int N_TILES>
-DEVICE void exclude_non_finite(u8* v_tile, u32 first_position, const u32 (&kv_len)[2],
+// By all THREADS of `Kernel`, whose chunk_offset is the layout of the tile.
+template <typename Kernel, typename Visible, int N_TILES>
+DEVICE void exclude_non_finite(u8* v_tile, u32 first_position, const Visible& visible,
                                float (&o)[N_TILES][4]) {
 #pragma unroll 1
     for (u32 key = 0; key < Kernel::BLOCK_N; key++)
@@ -98,8 +113,8 @@ DEVICE void exclude_non_finite(u8* v_tile, u32 first_position, const u32 (&kv_le
                 u16 bits =
                     *(const u16*)(v_tile + Kernel::chunk_offset(key, i) + (threadIdx.x % 4 * 2 + j) * 2);
                 if (is_finite_f16(bits)) continue;
-                if (first_position + key < kv_len[0]) o[i][j] += f16_to_f32(bits);
-                if (first_position + key < kv_len[1]) o[i][2 + j] += f16_to_f32(bits);
+                if (visible.has(0, first_position + key)) o[i][j] += f16_to_f32(bits);
+                if (visible.has(1, first_position + key)) o[i][2 + j] += f16_to_f32(bits);
             }
     Kernel::sync();
     for (u32 at = threadIdx.x; at < Kernel::BLOCK_N * N_TILES * 8; at += Kernel::THREADS)
@@ -107,15 +122,20 @@ DEVICE void exclude_non_finite(u8* v_tile, u32 first_position, const u32 (&kv_le
     Kernel::sync();
 }
 
-// Writes O / sum of the thread's query rows q_row and q_row + 8 from MMA accumulators.
-template <int HEAD_DIM, u32 BLOCK_M>
+// Writes O / sum of the thread's query rows q_row and q_row + 8 from MMA accumulators; with sinks, each is
+// one more term of its row's sum.
+template <bool SCORES, int HEAD_DIM, u32 BLOCK_M, typename Softmax>
 DEVICE void write_output(const AttentionArgs& args, const QueryTile<HEAD_DIM, BLOCK_M>& tile, u32 q_row,
-                         const float (&o)[HEAD_DIM / 8][4], const float (&row_sum)[2]) {
+                         const float (&o)[HEAD_DIM / 8][4], const Softmax& softmax) {
 #pragma unroll
     for (u32 j = 0; j < 2; j++) {
-        const float sum = quad_sum(row_sum[j]);
+        const float sum = quad_sum(softmax.row_sum[j]);
         if (!tile.has(q_row + 8 * j)) continue;
-        const float inverse = softmax_inverse(sum);
+        float inverse = softmax_inverse(sum);
+        if (SCORES && sum != 0.0f) {
+            const u32 head = tile.kv_head * tile.group + (q_row + 8 * j) % tile.group;
+            inverse = normalize_with_sink(1.0f, sum, softmax.row_max[j], args.scores.sink_of(head));
+        }
         float* out = args.out + tile.head_offset(q_row + 8 * j) + threadIdx.x % 4 * 2;
 #pragma unroll
         for (u32 i = 0; i < HEAD_DIM / 8; i++)

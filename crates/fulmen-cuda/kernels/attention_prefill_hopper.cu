@@ -15,6 +15,9 @@
 //
 // Rows of several sequences in one tile: the block goes through one sequence after the other, and all
 // positions of a sequence are masked for the rows of others.
+// `*_scores_*`: with a sliding window, soft capping, an attention temperature or sinks
+// (attention_scores.cuh). Tiles that no row of the block sees are skipped; only tiles at an edge of the
+// window of some row are masked. Sinks are added where O is divided by its sum.
 // Layouts: q, out [m, n_heads, head_dim] f32; K, V in pages of f16 (kv.cuh), a tile per page. In shared
 // memory Q, K and V tiles are sub-tiles of 64 dims (128 bytes per row) with the 128-byte swizzle of wgmma
 // descriptors.
@@ -32,24 +35,43 @@
 // their number. Aligned so that it is read as one word, apart from what other warps write.
 struct __align__(16) Sequence { u32 id, max_kv_len, min_kv_len, rows; };
 
+// A sequence with the first position of the first tile that some row sees some of, and the first position
+// that the last row sees; both 0 without a window.
+struct VisibleSequence : Sequence {
+    u32 begin, last_visible;
+
+    // Whether some row does not see all positions of a tile.
+    template <u32 BLOCK_N, bool SCORES>
+    DEVICE bool is_masked(u32 first_position) const {
+        return first_position + BLOCK_N > min_kv_len || (SCORES && first_position < last_visible);
+    }
+};
+
 // The running max and sum of a thread's two query rows.
-template <u32 BLOCK_N>
+template <u32 BLOCK_N, bool SCORES>
 struct OnlineSoftmax {
     float row_max[2] = {-INFINITE, -INFINITE}, row_sum[2] = {}, rescale[2];
 
     // Turns S into P = 2^(S * scale - max) and sets the factors that rescale what was accumulated before.
-    // `kv_len`: of the thread's two rows.
-    DEVICE void update(float (&s)[BLOCK_N / 8][4], const float (&q_scale)[2], u32 first_position,
-                       u32 min_kv_len, const u32 (&kv_len)[2]) {
+    DEVICE void update(const AttentionArgs& args, float (&s)[BLOCK_N / 8][4], const float (&q_scale)[2],
+                       u32 first_position, const VisibleSequence& sequence,
+                       const VisibleKeys<SCORES>& visible) {
         const u32 lane = threadIdx.x % 32;
         float scale[2] = {q_scale[0], q_scale[1]};
-        if (first_position + BLOCK_N > min_kv_len) {
+        if (SCORES && args.scores.softcap > 0.0f) {
+#pragma unroll
+            for (u32 i = 0; i < BLOCK_N / 8; i++)
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) s[i][j] = args.scores.capped(s[i][j] * q_scale[j / 2]);
+            scale[0] = scale[1] = 1.0f;
+        }
+        if (sequence.is_masked<BLOCK_N, SCORES>(first_position)) {
 #pragma unroll
             for (u32 i = 0; i < BLOCK_N / 8; i++)
 #pragma unroll
                 for (u32 j = 0; j < 4; j++) {
-                    bool visible = first_position + i * 8 + lane % 4 * 2 + j % 2 < kv_len[j / 2];
-                    s[i][j] = visible ? s[i][j] * q_scale[j / 2] : -INFINITE;
+                    const bool seen = visible.has(j / 2, first_position + i * 8 + lane % 4 * 2 + j % 2);
+                    s[i][j] = seen ? s[i][j] * scale[j / 2] : -INFINITE;
                 }
             scale[0] = scale[1] = 1.0f;
         }
@@ -80,7 +102,7 @@ struct OnlineSoftmax {
 };
 
 // Lane 4 g + t of a consumer warp holds query rows g and g + 8 of the warp's 16.
-template <int HEAD_DIM, int CONSUMERS>
+template <int HEAD_DIM, int CONSUMERS, bool SCORES>
 struct Prefill {
     static constexpr u32 BLOCK_M = CONSUMERS * 64, BLOCK_N = KV_PAGE;
     static constexpr u32 THREADS = CONSUMERS * 128, PRODUCER_THREADS = 128;
@@ -139,16 +161,21 @@ struct Prefill {
     // Reports pages that are not in the pool. By all threads.
     static DEVICE void report_pages(const AttentionArgs& args, const Tile& tile, const Shared& shared) {
         for (u32 index = 0; index < shared.n_sequences; index++) {
-            const Sequence& sequence = shared.sequences[shared.first_rows[index]];
-            report_invalid_pages(args, tile.first_row, sequence.id, 0, sequence.max_kv_len, threadIdx.x,
-                                 blockDim.x);
+            const VisibleSequence sequence = sequence_at(args, tile, shared, index);
+            report_invalid_pages(args, tile.first_row, sequence.id, sequence.begin, sequence.max_kv_len,
+                                 threadIdx.x, blockDim.x);
         }
     }
 
     // Sequence `index` of the tile. Where rows of the tile belong to others too, no position is visible to
     // all rows.
-    static DEVICE Sequence sequence_at(const Tile& tile, const Shared& shared, u32 index) {
-        Sequence sequence = shared.sequences[shared.first_rows[index]];
+    static DEVICE VisibleSequence sequence_at(const AttentionArgs& args, const Tile& tile,
+                                              const Shared& shared, u32 index) {
+        VisibleSequence sequence = {shared.sequences[shared.first_rows[index]], 0, 0};
+        if (SCORES) {
+            sequence.begin = args.scores.first_visible(sequence.min_kv_len - 1) / BLOCK_N * BLOCK_N;
+            sequence.last_visible = args.scores.first_visible(sequence.max_kv_len - 1);
+        }
         if (sequence.rows != tile.rows) sequence.min_kv_len = 0;
         return sequence;
     }
@@ -174,7 +201,8 @@ struct Prefill {
                 SharedAddress at =
                     to + chunk_offset(q_row % 64, lane * PER_LANE / 8, 64) + lane * PER_LANE % 8 * 2;
                 float scale = store_query_f16(x[i], at, args.scale < 0.0f ? -1.0f : 1.0f);
-                if (lane == 0) shared.q_scale[q_row] = scale * fabsf(args.scale) * LOG2_E;
+                const u32 row = tile.first_row + (tile.has(q_row) ? q_row / args.group : 0);
+                if (lane == 0) shared.q_scale[q_row] = scale * fabsf(score_scale<SCORES>(args, row));
             }
         }
     }
@@ -214,8 +242,8 @@ struct Prefill {
 
 // ---- Producer warpgroup ----
 
-template <int HEAD_DIM, int CONSUMERS>
-struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
+template <int HEAD_DIM, int CONSUMERS, bool SCORES>
+struct Prefill<HEAD_DIM, CONSUMERS, SCORES>::Producer {
     static_assert(BLOCK_N == 128);
     // Rows per cp.async of the warpgroup: a multiple of 8, so that all chunks of a thread are swizzled alike.
     static constexpr u32 ROWS_PER_COPY = PRODUCER_THREADS / CHUNKS;
@@ -265,17 +293,18 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
     // In the order in which consumers need them: K of tile 0, then K of tile i + 1 before V of tile i.
     DEVICE void run() {
         for (u32 index = 0; index < shared.n_sequences; index++) {
-            const Sequence sequence = sequence_at(tile, shared, index);
+            const VisibleSequence sequence = sequence_at(args, tile, shared, index);
             // Entries of the page table for V, K and the next K.
-            u32 v_page = 0, k_page = page_entry(args, sequence.id, 0);
-            for (u32 first = 0; first < sequence.max_kv_len + BLOCK_N; first += BLOCK_N) {
+            u32 v_page = 0, k_page = page_entry(args, sequence.id, sequence.begin / BLOCK_N);
+            for (u32 first = sequence.begin; first < sequence.max_kv_len + BLOCK_N; first += BLOCK_N) {
                 const u32 next_page = page_entry(args, sequence.id, first / BLOCK_N + 1);
                 if (first < sequence.max_kv_len)
                     load_tile(args.k + page_offset(args, k_page, tile.kv_head), first, sequence.max_kv_len,
                               false);
-                if (first != 0)
+                if (first != sequence.begin)
                     load_tile(args.v + page_offset(args, v_page, tile.kv_head), first - BLOCK_N,
-                              sequence.max_kv_len, first > sequence.min_kv_len);
+                              sequence.max_kv_len,
+                              sequence.template is_masked<BLOCK_N, SCORES>(first - BLOCK_N));
                 v_page = k_page, k_page = next_page;
             }
         }
@@ -289,8 +318,8 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
 
 // ---- Consumer warpgroups ----
 
-template <int HEAD_DIM, int CONSUMERS>
-struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
+template <int HEAD_DIM, int CONSUMERS, bool SCORES>
+struct Prefill<HEAD_DIM, CONSUMERS, SCORES>::Consumer {
     const AttentionArgs& args;
     const Tile& tile;
     Shared& shared;
@@ -304,7 +333,7 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
     float s[BLOCK_N / 8][4];  // S, then P
     u32 p[BLOCK_N / 16][4];   // P as A fragments
     float o[HEAD_DIM / 8][4] = {};
-    OnlineSoftmax<BLOCK_N> softmax;
+    OnlineSoftmax<BLOCK_N, SCORES> softmax;
     PipelineState pipeline;
     u32 consumed = 0;  // tiles
 
@@ -362,10 +391,10 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
                 p[i][j] = MmaF16::pack(s[2 * i + j / 2][j % 2 * 2], s[2 * i + j / 2][j % 2 * 2 + 1]);
     }
 
-    DEVICE void issue_values(u32 stage, u32 first_position, const u32 (&kv_len)[2]) {
+    DEVICE void issue_values(u32 stage, u32 first_position, const VisibleKeys<SCORES>& visible) {
         u64 v_descriptor = wgmma_descriptor_trans(shared_address(ring) + stage * TILE_BYTES, BLOCK_N * 128);
         if (shared.non_finite[stage] == consumed)
-            exclude_non_finite<Prefill>(ring + stage * TILE_BYTES, first_position, kv_len, o);
+            exclude_non_finite<Prefill>(ring + stage * TILE_BYTES, first_position, visible, o);
         wgmma_fence_operand(o);
         wgmma_fence_operand(p);
         wgmma_fence();
@@ -386,48 +415,61 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
         return row < tile.rows && shared.sequence[row] == sequence.id ? shared.kv_len[row] : 0;
     }
 
-    // All positions of one sequence: S of tile i + 1 is issued before O += P V of tile i.
-    DEVICE void mainloop(const Sequence& sequence) {
-        const u32 kv_len[2] = {kv_len_in(sequence, q_row), kv_len_in(sequence, q_row + 8)};
+    DEVICE VisibleKeys<SCORES> visible_keys(const Sequence& sequence) {
+        VisibleKeys<SCORES> visible = {};
+#pragma unroll
+        for (u32 j = 0; j < 2; j++) {
+            visible.end[j] = kv_len_in(sequence, q_row + 8 * j);
+            if (SCORES && visible.end[j]) visible.begin[j] = args.scores.first_visible(visible.end[j] - 1);
+        }
+        return visible;
+    }
+
+    // All positions of one sequence that some row sees: S of tile i + 1 is issued before O += P V of tile i.
+    DEVICE void mainloop(const VisibleSequence& sequence) {
+        const VisibleKeys<SCORES> visible = visible_keys(sequence);
         u32 k_stage = wait_full();
         issue_scores(k_stage);
         wgmma_wait<0>();
         release(k_stage);
         wgmma_fence_operand(s);
-        softmax.update(s, q_scale, 0, sequence.min_kv_len, kv_len);
+        softmax.update(args, s, q_scale, sequence.begin, sequence, visible);
         rescale_and_pack();
-        u32 first = BLOCK_N;
+        u32 first = sequence.begin + BLOCK_N;
         for (; first < sequence.max_kv_len; first += BLOCK_N) {
             k_stage = wait_full();
             issue_scores(k_stage);
             u32 v_stage = wait_full();
-            issue_values(v_stage, first - BLOCK_N, kv_len);
+            issue_values(v_stage, first - BLOCK_N, visible);
             wgmma_wait<1>();
             release(k_stage);
             wgmma_fence_operand(s);
-            softmax.update(s, q_scale, first, sequence.min_kv_len, kv_len);
+            softmax.update(args, s, q_scale, first, sequence, visible);
             finish_values(v_stage);
             rescale_and_pack();
         }
         u32 v_stage = wait_full();
-        issue_values(v_stage, first - BLOCK_N, kv_len);
+        issue_values(v_stage, first - BLOCK_N, visible);
         finish_values(v_stage);
     }
 
     DEVICE void run() {
         load_queries();
-        for (u32 index = 0; index < shared.n_sequences; index++) mainloop(sequence_at(tile, shared, index));
-        write_output(args, tile, q_row, o, softmax.row_sum);
+        for (u32 index = 0; index < shared.n_sequences; index++)
+            mainloop(sequence_at(args, tile, shared, index));
+        write_output<SCORES>(args, tile, q_row, o, softmax);
     }
 
     DEVICE Consumer(const AttentionArgs& args, const Tile& tile, Shared& shared, u8* queries, u8* ring)
         : args(args), tile(tile), shared(shared), queries(queries), ring(ring) {}
 };
 
-#define KERNEL(HEAD_DIM, CONSUMERS)                                                       \
-    extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1)                \
-        attention_prefill_hopper_##HEAD_DIM(const __grid_constant__ AttentionArgs args) { \
-        Prefill<HEAD_DIM, CONSUMERS>::run(args);                                          \
+#define KERNEL(NAME, HEAD_DIM, CONSUMERS, SCORES)                          \
+    extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) \
+        NAME##_##HEAD_DIM(const __grid_constant__ AttentionArgs args) {    \
+        Prefill<HEAD_DIM, CONSUMERS, SCORES>::run(args);                   \
     }
-KERNEL(128, 2)
-KERNEL(64, 3)
+KERNEL(attention_prefill_hopper, 128, 2, false)
+KERNEL(attention_prefill_hopper, 64, 3, false)
+KERNEL(attention_prefill_hopper_scores, 128, 2, true)
+KERNEL(attention_prefill_hopper_scores, 64, 3, true)

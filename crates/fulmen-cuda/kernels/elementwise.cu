@@ -44,6 +44,9 @@ struct GeluTanh {
         return x == -INFINITE ? 0.0f : x * sigmoid(2.0f * u);
     }
 };
+struct GeGlu {
+    static DEVICE float of(float a, float b, float) { return GeluTanh::of(a, a, 0.0f) * b; }
+};
 // A comparison, because fmaxf would lose NaN.
 struct Relu2 {
     static DEVICE float of(float x, float, float) { return x < 0.0f ? 0.0f : x * x; }
@@ -85,6 +88,7 @@ DEVICE void elementwise(const ElementwiseArgs& args) {
 KERNEL(add, Add, true)
 KERNEL(mul, Mul, true)
 KERNEL(swiglu, SwiGlu, true)
+KERNEL(geglu, GeGlu, true)
 KERNEL(silu, Silu, false)
 KERNEL(gelu, Gelu, false)
 KERNEL(gelu_tanh, GeluTanh, false)

@@ -1,19 +1,22 @@
 // f16 activations packed as MMA B-fragments: the activation operand of the small-M GEMM (gemm_small_m.cu).
 //
-// x [m, k] is padded to ROWS = 8 or 16 rows and to K chunks of 256 columns. A chunk is 16 k-steps of 16
+// x [m, k] is padded to ROWS = 8, 16 or 32 rows and to K chunks of 256 columns. A chunk is 16 k-steps of 16
 // columns for mma.m16n8k16 (B is 16 x 8: column n of B is row n of x) and two k-steps with column sums, each
-// stored in the order in which the lanes of a warp read it. So x is copied into shared memory as it is, and a
-// B-fragment is one load of ROWS bytes per lane:
+// stored in the order in which the lanes of a warp read it. So x is copied into shared memory as it is, and
+// the B-fragments of 8 or 16 rows are one load per lane:
 //
 //     chunk (18 k-steps of 32 * ROWS bytes)
 //     +--------+--------+-----+---------+-------------+-----------------+
 //     | step 0 | step 1 | ... | step 15 | 16: sums    | 17: remainders  |
 //     +--------+--------+-----+---------+-------------+-----------------+
-//     k-step: 32 lanes of ROWS bytes, lane = 4 g + t (g = 0..7, t = 0..3)
+//     k-step: 32 lanes of LANE_BYTES = 8 or 16, lane = 4 g + t (g = 0..7, t = 0..3); with ROWS = 32 once
+//     more for rows 16 to 31
 //     +-------------------------------------+-------------------------------------+
-//     | row g: 4 f16, columns c c+2 c+1 c+3 | row g + 8 (ROWS = 16): the same     |
+//     | row g: 4 f16, columns c c+2 c+1 c+3 | row g + 8 (not for ROWS = 8)        |
 //     +-------------------------------------+-------------------------------------+
 //       b0, b1 of n-tile 0                    b0, b1 of n-tile 1
+//
+// Padding rows may hold anything: they reach only accumulators that are not stored.
 //
 // c is the first column of slice s = step / 4 of thread t (below), plus 4 (step % 4). The order is 0 2 1 3
 // because the even bytes of a word of weights are unpacked together to two f16, and so are the odd bytes.
@@ -38,10 +41,13 @@ constexpr u32 K_CHUNK = 256, K_SLICE = 16;
 // Byte offsets in a chunk.
 template <int ROWS>
 struct F16Fragments {
-    static constexpr u32 LANE_BYTES = ROWS, STEP_BYTES = 32 * LANE_BYTES;
+    static constexpr u32 LANE_BYTES = ROWS < 16 ? ROWS : 16, STEP_BYTES = 32 * ROWS;
     static constexpr u32 SLICE_SUMS = 16 * STEP_BYTES, SLICE_SUM_REMAINDERS = 17 * STEP_BYTES;
     static constexpr u32 CHUNK_BYTES = 18 * STEP_BYTES;
 };
+
+// Rows of x, padded to what there are kernels for.
+DEVICE u32 padded_rows(u32 m) { return m <= 8 ? 8 : m <= 16 ? 16 : 32; }
 
 enum KOrder { K_INTERLEAVED, K_CONTIGUOUS, K_ORDERS };
 #include "layout/f16_fragments.cuh"
@@ -66,8 +72,8 @@ DEVICE void store_fragment_x4(u8* fragments, u32 order, u32 rows, u32 row, u32 a
                               float slice_sum) {
     const u32 step_bytes = 32 * rows;
     const FragmentPlace place(order, at % K_CHUNK);
-    u8* to =
-        fragments + (u64)(at / K_CHUNK) * (18 * step_bytes) + (row % 8 * 4 + place.t) * rows + row / 8 * 8;
+    u8* to = fragments + (u64)(at / K_CHUNK) * (18 * step_bytes) + row / 16 * 512 +
+             (row % 8 * 4 + place.t) * min(rows, 16u) + row / 8 % 2 * 8;
     *(uint2*)(to + place.k_step * step_bytes) = values;
     if (place.k_step % 4 == 0) {
         const u16 rounded = f32_to_f16(fminf(fmaxf(slice_sum, -65504.0f), 65504.0f));

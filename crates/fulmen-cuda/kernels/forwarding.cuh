@@ -67,16 +67,16 @@ DEVICE void store_forwarded(const ForwardedOutput& out, u32 tile, u32 tiles, u32
 
 // ---- Reader -----------------------------------------------------------------------------------------------
 
-// Replaces fragments that do not fit f16: packs columns [first, first + columns) of x, times gamma if there
-// is one, with row scaling, and multiplies `row_scales` by the inverse. Called by all consumer warps (all but
-// the last warp) after every copy of the fragments has arrived.
+// Replaces fragments that do not fit f16: packs columns [first, first + columns) of the m rows of x, times
+// gamma if there is one, with row scaling, and multiplies `row_scales` by the inverse. Called by all consumer
+// warps (all but the last warp) after every copy of the fragments has arrived.
 template <int ROWS>
-__device__ __noinline__ void repack_from_f32(const float* x, const float* gamma, float* row_scales,
+__device__ __noinline__ void repack_from_f32(const float* x, u32 m, const float* gamma, float* row_scales,
                                              u8* fragments, u32 order, u32 k, u32 first, u32 columns) {
     const u32 lane = threadIdx.x & 31, threads = blockDim.x - 32;
     bar_sync<1>(threads);
 #pragma unroll 1
-    for (u32 row = threadIdx.x / 32; row < ROWS; row += threads / 32) {
+    for (u32 row = threadIdx.x / 32; row < m; row += threads / 32) {
         auto value = [&](u32 at) {
             const float4 v = ldcg4(x + (u64)row * k + first + at);
             return gamma ? v * ldcg4(gamma + first + at) : v;
@@ -124,6 +124,12 @@ struct ForwardedInputReader {
 #pragma unroll 1
         for (u32 at = flags_at + 96; at < flags_end; at += 32)
             all = either(all, __ldcg((const uint4*)in.flags + at));
+        // Word i of the vector is of rows 8 (i % FLAGS_PER_TILE) on.
+        if (FLAGS_PER_TILE == 4)
+            return fits_f16(__reduce_or_sync(FULL_WARP, all.x)) &&
+                   fits_f16(__reduce_or_sync(FULL_WARP, all.y)) &&
+                   fits_f16(__reduce_or_sync(FULL_WARP, all.z)) &&
+                   fits_f16(__reduce_or_sync(FULL_WARP, all.w));
         const u32 even = __reduce_or_sync(FULL_WARP, all.x | all.z),
                   odd = __reduce_or_sync(FULL_WARP, all.y | all.w);
         return FLAGS_PER_TILE == 1 ? fits_f16(even | odd) : fits_f16(even) && fits_f16(odd);
@@ -143,17 +149,18 @@ struct ForwardedInputReader {
 #pragma unroll
             for (u32 i = 0; i < UNROLL; i++) sum += v[i].x + v[i].y + v[i].z + v[i].w;
         }
-        sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+        if (LANES_PER_ROW > 1) sum += __shfl_xor_sync(FULL_WARP, sum, 1);
         if (LANES_PER_ROW == 4) sum += __shfl_xor_sync(FULL_WARP, sum, 2);
         return rsqrtf(__fdividef(sum, (float)k) + epsilon);
     }
 
-    // This block's part of the norm's f32 result, 128 columns of one row at a time. Lanes hold 1 / rms of
-    // their row.
-    DEVICE void write_normed(u32 k, float inverse_rms) const {
+    // This block's part of the norm's f32 result of m rows, 128 columns of one row at a time. Lanes hold
+    // 1 / rms of their row.
+    DEVICE void write_normed(u32 m, u32 k, float inverse_rms) const {
 #pragma unroll 1
         for (u32 index = blockIdx.x; index < ROWS * k / 128; index += gridDim.x) {
             const u32 row = index % ROWS, column = index / ROWS * 128 + lane * 4;
+            if (row >= m) continue;
             const float4 x = ldcg4(in.x + row * k + column), gamma = ldcg4(in.gamma + column);
             const float factor = __shfl_sync(FULL_WARP, inverse_rms, row * LANES_PER_ROW);
             *(float4*)(in.normed + row * k + column) = x * factor * gamma;

@@ -7,6 +7,7 @@
 // computes all their outputs. For gate-up, groups of 8 gate rows and 8 up rows alternate, so that the thread
 // that holds a gate accumulator also holds that of its up partner.
 #pragma once
+#include "float4.cuh"
 #include "gemm_panels.cuh"
 
 constexpr u32 MAX_OUTPUTS = 4;
@@ -35,7 +36,7 @@ struct GemmArgs {
     u32 passes;    // over K: 1; 2 where x is split; 3 where w is as well (without the product of rests)
     u32 n_outputs;
     u32 vectorized;  // outputs and residuals may be accessed as float2
-    u32 unused;
+    u32 gelu;        // the activation of the gate: 0 SiLU, 1 GELU
 };
 #include "layout/gemm.cuh"
 
@@ -77,11 +78,11 @@ DEVICE TileCoord tile_at(u32 index, u32 tile_rows, u32 tile_columns) {
     return {band * BAND + within % height, within / height};
 }
 
-// silu(gate) · up. The divisor is in [1, 2], so the approximate division is good to all but the last digit.
-DEVICE float swiglu(float gate, float up) {
-    float t = __expf(-fabsf(gate));
-    float silu = gate * __fdividef(gate >= 0.0f ? 1.0f : t, 1.0f + t);
-    return (gate == -INFINITE ? 0.0f : silu) * up;
+// SwiGLU, or GeGLU. The divisor is in [1, 2], so the approximate division is good to all but the last digit.
+DEVICE float gated(float gate, float up, u32 gelu) {
+    const float x = gate_logit(gate, gelu), t = __expf(-fabsf(x));
+    const float activated = gate * __fdividef(x >= 0.0f ? 1.0f : t, 1.0f + t);
+    return (gate == -INFINITE ? 0.0f : activated) * up;
 }
 
 // Two neighbors of a row, or one at the end of the row.
@@ -157,8 +158,8 @@ DEVICE void write_gate_up(const GemmArgs& args, u32 row, u32 first, const bool (
         for (int i = 0; i < N_TILES; i += 2) {
             u32 column = first + i * 4;
             if (column >= output.n) break;
-            float a = swiglu(acc[i][2 * j], acc[i + 1][2 * j]);
-            float b = swiglu(acc[i][2 * j + 1], acc[i + 1][2 * j + 1]);
+            float a = gated(acc[i][2 * j], acc[i + 1][2 * j], args.gelu);
+            float b = gated(acc[i][2 * j + 1], acc[i + 1][2 * j + 1], args.gelu);
             store_x2(out + i * 4, a, b, args.vectorized, column + 1 < output.n);
         }
     }

@@ -12,14 +12,14 @@
 //   128 rows of W (two warpgroups of 64) x N = 32, 64, 128, 192 or 256 padded rows of x. K chunk: 256
 //   columns.
 //
-// Warp roles, 288 threads; 384 for N above 32
+// Warp roles, 288 threads; 384 for N above 128
 //   8 consumer warps, two warpgroups. Each warp streams its own 16 rows of W into a ring of W_STAGES chunks
 //   and dequantizes them: TMA tiles for Q4_K and Q5_K, cp.async for the others. Four k-steps are dequantized
 //   while the wgmma of the four before them run.
 //   One thread of the last warp, the producer, copies stages of x (half a chunk, one bulk copy) into a ring
-//   of X_STAGES. Above 32 rows that warp is a warpgroup, from which setmaxnreg moves registers to the
-//   consumers. Below, a third of the registers are left to the next kernel's block, which starts beside
-//   this one.
+//   of X_STAGES. Above 128 rows that warp is a warpgroup, from which setmaxnreg moves registers to the
+//   consumers. Below, a quarter to a third of the registers are left to blocks of the reduction, which start
+//   beside this one.
 //
 //     mbarrier          arrives                                   waits
 //     w_full[w][s]      TMA bytes, or 32 cp.async arrivals        consumer warp w, before it reads stage s
@@ -44,10 +44,10 @@
 //   cuh), rows of x after scaling by a power of two (row_scaling.cuh).
 //
 // Performance
-//   Bound by the bytes of W up to about 100 rows, by tensor cores above. H200, Qwen3-4B Q4_K_M, timed alone
-//   with packing and reduction: the matmuls of a step take 3.3 ms for 32 rows, 3.7 for 64, 4.5 for 128 and
-//   6.8 for 256, which is 17, 21, 34 and 45 % of the bound. What is lost is latency: start-up, loading x and
-//   the reduction (docs/lab/cuda-decode.md).
+//   Bound by the bytes of W up to about 100 rows, by tensor cores above. H200, Qwen3-4B Q4_K_M: the matmuls
+//   of a layer take 67 us for 64 rows, 88 for 128 and 150 for 256, with the reductions, which is 26, 39 and
+//   46 % of the bound. What is lost is latency: start-up, loading x and the reduction
+//   (docs/lab/cuda-decode.md).
 #include "gemm_mixed_input.cuh"
 #include "gemm_mixed_input_formats.cuh"
 #include "pipeline.cuh"
@@ -248,10 +248,11 @@ struct MixedInputGemm : MixedInputMainloop<F, N> {
     }
 
     DEVICE void store_partial(const float (&sums)[N / 8][4], u32 slot) const {
-        float4* to = partial_at(args, slot, warp, lane);
+        float* to = partial_at(args, slot, lane % 4 * 2) + warp * WARP_ROWS + lane / 4;
 #pragma unroll
         for (u32 n = 0; n < N / 8; n++)
-            to[n * 32] = make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]);
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) to[(n * 8 + i % 2) * TILE_ROWS + i / 2 * 8] = sums[n][i];
     }
 
     DEVICE void consume(u8* weight_rings, SharedAddress w_full) const {
@@ -342,30 +343,3 @@ FORMATS(64)
 FORMATS(128)
 FORMATS(192)
 FORMATS(256)
-
-// Adds up the partials of each tile that several blocks have computed, in the order of the blocks, and runs
-// its epilogue. Grid: tiles x groups of REDUCE_TILES n-tiles; a warp for each warp of the GEMM. A kernel of
-// its own, because the last block of a tile would take longer: it has one SM's share of the L2 bandwidth.
-extern "C" __global__ void __launch_bounds__(32 * CONSUMER_WARPS)
-    gemm_mixed_input_reduce(const __grid_constant__ GemmMixedInputArgs args) {
-    pdl_begin();
-    const u32 tile = blockIdx.x, first_n = blockIdx.y * REDUCE_TILES, warp = threadIdx.x / 32;
-    const u32 lane = threadIdx.x % 32, first_item = tile * args.k_chunks;
-    const u32 last = args.items.owner(first_item + args.k_chunks - 1);
-    u32 block = args.items.owner(first_item);
-    if (block == last) return;
-    float sums[REDUCE_TILES][4] = {};
-#pragma unroll 4
-    for (; block <= last; block++) {
-        // The first segment of a block is in its first slot.
-        const u32 slot = 2 * block + (args.items.begin(block) < first_item);
-        const float4* from = partial_at(args, slot, warp, lane) + first_n * 32;
-#pragma unroll
-        for (u32 n = 0; n < REDUCE_TILES; n++) {
-            const float4 partial = __ldcg(from + n * 32);
-            sums[n][0] += partial.x, sums[n][1] += partial.y;
-            sums[n][2] += partial.z, sums[n][3] += partial.w;
-        }
-    }
-    epilogue<REDUCE_TILES>(args, WarpTile(args, tile, warp), first_n, lane, sums);
-}

@@ -1,7 +1,8 @@
 // targets: 90
-// Weight-only quantized (W4A16 to W8A16) small-M GEMM: y[m, n] = x[m, k] W[n, k]^T for m = 2..16 rows and
-// block-quantized W (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with fused SwiGLU of gate and up, or
-// bias and residual. For decode at batch 2 to 16; up to 48 rows in several launches.
+// Weight-only quantized (W4A16 to W8A16) small-M GEMM: y[m, n] = x[m, k] W[n, k]^T for m = 2..32 rows and
+// block-quantized W (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4, IQ4_NL, IQ4_XS), with fused
+// SwiGLU of gate and up, or bias and residual. For decode at batch 2 to 32; up to 48 rows in several
+// launches.
 //
 // Algorithm
 //   Weights are dequantized in registers to f16 A-fragments of mma.m16n8k16; activations are its B-fragments.
@@ -9,7 +10,7 @@
 //   warp loads x. Split-K over the blocks of a cluster, with a reduction through distributed shared memory.
 //
 // Tiles
-//   Output tile: 16 rows of W (MMA M) x ROWS = 8 or 16 rows of x (MMA N = 1 or 2 n-tiles). For gate and up a
+//   Output tile: 16 rows of W (MMA M) x ROWS = 8, 16 or 32 rows of x (1, 2 or 4 n-tiles). For gate and up a
 //   tile is 16 rows of both, which share the B-fragments. K chunk: 256 columns. Work item: one tile x one K
 //   chunk, one pipeline stage.
 //
@@ -46,15 +47,15 @@
 //   a tile that its range goes beyond and that it did not compute alone.
 //
 // Memory layouts
-//   x       f16 fragments: [chunk][18 k-steps][lane][ROWS bytes], also in shared memory (f16_fragments.cuh)
+//   x       f16 fragments: [chunk][18 k-steps][lanes], also in shared memory (f16_fragments.cuh)
 //   W       as in a GGUF file, row-major blocks; a stage has 16 rows of one chunk
 //   y       f32 [m, n]; with forwarding also f16 fragments for the next GEMM (forwarding.cuh)
 //   shared  x (later tail partials) | rings: [warp][stage] | head partials | cluster partials (or over x)
 //           static: SharedState, x_full, stage_full
 //
 // Preconditions (small_m.rs, config.rs)
-//   Compute capability 9.0; x fragments 16-byte aligned and zero-padded to whole chunks and ROWS rows; W of
-//   Q4_K and Q5_K 16-byte aligned; at most 52 chunks per block.
+//   Compute capability 9.0; x fragments 16-byte aligned, ROWS rows, zero-padded to whole chunks; W of Q4_K
+//   and Q5_K 16-byte aligned; at most 52 chunks per block.
 //
 // Numerics
 //   f16 operands, f32 accumulation. Rows of x were scaled by a power of two (row_scaling.cuh); or forwarded
@@ -75,9 +76,10 @@
 #include "ptx/cluster.cuh"
 
 // Caps registers at 128 per thread; a block has at most 416 threads, which leaves registers for another
-// kernel's block.
-constexpr u32 LAUNCH_BOUND = 512;
-static_assert(32 * (MAX_WARPS + 1) <= LAUNCH_BOUND, "consumer warps and the producer warp");
+// kernel's block. Gate and up for 32 rows need 168, and have at most WIDE_GATE_UP_WARPS consumer warps.
+constexpr u32 launch_bound(u32 rows, bool gate_up) { return rows == 32 && gate_up ? 384 : 512; }
+static_assert(32 * (MAX_WARPS + 1) <= launch_bound(32, false), "consumer warps and the producer warp");
+static_assert(32 * (WIDE_GATE_UP_WARPS + 1) <= launch_bound(32, true), "the same");
 
 // ---- Consumer warps ---------------------------------------------------------------------------------------
 
@@ -247,10 +249,12 @@ struct ActivationProducer {
         for (u32 index = work.first_tile + work.rank; index < work.end_tile; index += args.cluster_size) {
             const OutputTile tile(args, work, index);
             const SmallMWeight& weight = args.weights[tile.weight];
-            const u32 row = tile.row + lane % 2 * 8, x_row = lane / 2;
+            const u32 row = tile.row + lane % 2 * 8;
             if (row < weight.rows) {
-                if (weight.residual && x_row < args.m)
-                    state.prefetch_sink[lane] = weight.residual[x_row * weight.rows + row];
+#pragma unroll
+                for (u32 x_row = lane / 2; x_row < ROWS; x_row += 16)
+                    if (weight.residual && x_row < args.m)
+                        state.prefetch_sink[lane] = weight.residual[x_row * weight.rows + row];
                 if (args.forwarded_out.gamma) state.prefetch_sink[lane] = args.forwarded_out.gamma[row];
             }
         }
@@ -283,7 +287,7 @@ struct ActivationProducer {
         mbarrier_arrive(&state.scales_ready);
         args.prefetch.prefetch(lane);
         touch_epilogue_operands();
-        if (forwarded && args.forwarded_in.normed) reader.write_normed(k, row_scale);
+        if (forwarded && args.forwarded_in.normed) reader.write_normed(args.m, k, row_scale);
         __syncwarp();
         if (args.cluster_size > 1) cluster_wait();
     }
@@ -319,24 +323,31 @@ using q4_1 = FormatQ45<false, true>;
 using q5_0 = FormatQ45<true, false>;
 using q5_1 = FormatQ45<true, true>;
 using q8_0 = FormatQ8;
+using mxfp4 = FormatTable<TABLE_MXFP4>;
+using iq4_nl = FormatTable<TABLE_IQ4_NL>;
+using iq4_xs = FormatTable<TABLE_IQ4_XS>;
 
 #define ENTRY(NAME, F, G, ROWS, GATE_UP)                                                \
-    extern "C" __global__ void __launch_bounds__(LAUNCH_BOUND, 1)                       \
+    extern "C" __global__ void __launch_bounds__(launch_bound(ROWS, GATE_UP), 1)        \
         gemm_small_m_##NAME##_rows##ROWS(const __grid_constant__ GemmSmallMArgs args) { \
         gemm_small_m<F, G, ROWS, GATE_UP>(args);                                        \
     }
 #define FORMAT(NAME, ROWS)               \
     ENTRY(NAME, NAME, NAME, ROWS, false) \
     ENTRY(gate_up_##NAME, NAME, NAME, ROWS, true)
-#define FORMATS(ROWS)  \
-    FORMAT(q4_k, ROWS) \
-    FORMAT(q5_k, ROWS) \
-    FORMAT(q6_k, ROWS) \
-    FORMAT(q4_0, ROWS) \
-    FORMAT(q4_1, ROWS) \
-    FORMAT(q5_0, ROWS) \
-    FORMAT(q5_1, ROWS) \
-    FORMAT(q8_0, ROWS) \
+#define FORMATS(ROWS)    \
+    FORMAT(q4_k, ROWS)   \
+    FORMAT(q5_k, ROWS)   \
+    FORMAT(q6_k, ROWS)   \
+    FORMAT(q4_0, ROWS)   \
+    FORMAT(q4_1, ROWS)   \
+    FORMAT(q5_0, ROWS)   \
+    FORMAT(q5_1, ROWS)   \
+    FORMAT(q8_0, ROWS)   \
+    FORMAT(mxfp4, ROWS)  \
+    FORMAT(iq4_nl, ROWS) \
+    FORMAT(iq4_xs, ROWS) \
     ENTRY(q4_k_q6_k, q4_k, q6_k, ROWS, false)
 FORMATS(8)
 FORMATS(16)
+FORMATS(32)

@@ -28,6 +28,7 @@
 
 #include "f16_fragments.cuh"
 #include "quant_loads.cuh"
+#include "quant_tables.cuh"
 
 // ---- f16x2 arithmetic -------------------------------------------------------------------------------------
 
@@ -273,6 +274,65 @@ struct FormatQ45 {
                 a[2 * j + r] =
                     MINIMUM ? fma_f16x2(quant, scale[r], minimum_f16[r]) : mul_f16x2(quant, scale[r]);
             }
+        }
+    }
+    DEVICE void offset_fragment(u32 (&)[4]) const {}
+    DEVICE float chunk_scale(int) const { return 1; }
+    DEVICE float chunk_minimum(int) const { return 0; }
+};
+
+// MXFP4, IQ4_NL and IQ4_XS: indices of a table of signed bytes. Thread t has blocks 2 t and 2 t + 1 (of
+// IQ4_XS groups of the block), one per pass. Blocks past the end of the row have scale 0. Scales of MXFP4
+// below 2^-24 are 0 in f16. Its chunks may start at odd addresses: 15 + 136 bytes are within ROW_VECTORS.
+enum { TABLE_MXFP4, TABLE_IQ4_NL, TABLE_IQ4_XS };
+template <int KIND>
+struct FormatTable {
+    static constexpr u32 BLOCK = KIND == TABLE_MXFP4 ? 17 : 18,
+                         CHUNK_BYTES = KIND == TABLE_IQ4_XS ? 136 : 8 * BLOCK,
+                         ROW_VECTORS = (CHUNK_BYTES + 29) / 16;
+    static constexpr u32 PASSES = 2, STEPS = 8, PASS_STEPS = 8;
+    static constexpr int K_ORDER = K_CONTIGUOUS;
+    static constexpr bool ALIGNED = false, HAS_OFFSETS = false, HAS_MINIMUM = false, FEW_REGISTERS = false;
+    static constexpr u32 STEP(u32 i) { return i % 2 * 4 + i / 2; }
+    static constexpr float SCALE = 1;
+
+    const u8* rows[2];
+    u32 blocks, t;
+    u32 words[2][4], scale[2];
+
+    DEVICE void load_scales(const u8* first, const u8* second, u32 blocks_left, u32 thread) {
+        rows[0] = first, rows[1] = second, blocks = blocks_left, t = thread;
+    }
+    DEVICE void load_quants(u32 pass) {
+        const u32 block = t * 2 + pass;
+        const bool exists = block < blocks;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const u8* at = rows[r] + block * BLOCK;
+            if (KIND == TABLE_MXFP4) {
+                scale[r] = f16x2_splat(exists ? e8m0_halved_f16(*at) : 0);
+                *(uint4*)words[r] = lds16_any(at + 1);
+            } else if (KIND == TABLE_IQ4_NL) {
+                scale[r] = f16x2_splat(exists ? lds2(at) : 0);
+                EvenAddress(at + 2).load(words[r], 0);
+            } else {
+                const int step = iq4_xs_scale(rows[r][4 + t], lds2(rows[r] + 2), block);
+                scale[r] = f16x2_splat(f32_to_f16(f16_to_f32((u16)lds2(rows[r])) * (float)step));
+                EvenAddress(rows[r] + 8).load(words[r], block * 16);
+            }
+        }
+    }
+    DEVICE void a_fragment(u32 i, u32 (&a)[4]) const {
+        constexpr Table16 TABLE = KIND == TABLE_MXFP4 ? MXFP4_VALUES : IQ4_VALUES;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            u32 low, high;
+            look_up8(TABLE, words[r][i / 2], low, high);
+            const u32 quants = (i % 2 ? high : low) ^ 0x80808080;
+            a[r] =
+                mul_f16x2(add_f16x2(f16x2_1024_plus_bytes<0, 2>(quants), f16x2_constant<-1152>()), scale[r]);
+            a[2 + r] =
+                mul_f16x2(add_f16x2(f16x2_1024_plus_bytes<1, 3>(quants), f16x2_constant<-1152>()), scale[r]);
         }
     }
     DEVICE void offset_fragment(u32 (&)[4]) const {}

@@ -71,7 +71,7 @@ struct Mainloop {
         mbarrier_wait_parity(&state.scales_ready, 0);
 #pragma unroll 1
         for (u32 i = 0; i < work.chunks; i++) mbarrier_wait_parity(&x_full[i], 0);
-        repack_from_f32<ROWS>(args.forwarded_in.x,
+        repack_from_f32<ROWS>(args.forwarded_in.x, args.m,
                               args.forwarded_in.squares ? args.forwarded_in.gamma : nullptr, state.row_scales,
                               memory, work.second_format ? G::K_ORDER : F::K_ORDER, args.k_chunks * K_CHUNK,
                               work.first_chunk * K_CHUNK, work.chunks * K_CHUNK);

@@ -14,10 +14,9 @@ struct Accumulators {
     // One k-step; `x` points to the lane's B-fragments.
     DEVICE void mma(const u32 (&a)[4], const u8* x) {
         u32 b[2 * N_TILES];
-        if (N_TILES == 2)
-            *(uint4*)b = *(const uint4*)x;
-        else
-            *(uint2*)b = *(const uint2*)x;
+        if (N_TILES == 1) *(uint2*)b = *(const uint2*)x;
+#pragma unroll
+        for (int n = 0; n + 1 < N_TILES; n += 2) *(uint4*)(b + 2 * n) = *(const uint4*)(x + n * 256);
 #pragma unroll
         for (int n = 0; n < N_TILES; n++) mma_m16n8k16_f16(v[n], a, b[2 * n], b[2 * n + 1]);
     }

@@ -17,8 +17,9 @@
 #include "forwarding.cuh"
 #include "l2_prefetch.cuh"
 
-constexpr u32 MAX_WARPS = 12;   // consumer warps
-constexpr u32 MAX_WEIGHTS = 3;  // weight matrices of a launch
+constexpr u32 MAX_WARPS = 12;           // consumer warps
+constexpr u32 WIDE_GATE_UP_WARPS = 11;  // the same for gate and up with 32 rows of x
+constexpr u32 MAX_WEIGHTS = 3;          // weight matrices of a launch
 constexpr u32 MAX_CHUNKS = 52;  // K chunks of a block, each with an mbarrier: more than fit in shared memory
 constexpr u32 MAX_STAGES = 4;
 constexpr u32 TILE = K_SLICE;  // rows of W; a tile of the output is a K slice of the next GEMM
@@ -45,7 +46,7 @@ struct GemmSmallMArgs {
     const u8* x[2];           // f16 fragments in the K order of the first format and of the second
     const float* row_scales;  // [ROWS], where x was packed with row scaling
     ForwardedInput forwarded_in;
-    ForwardedOutput forwarded_out;  // only with one, vectorized, weight and m == ROWS
+    ForwardedOutput forwarded_out;  // only with one, vectorized, weight
     u32 m;                          // rows of x
     u32 k_blocks;                   // of 32 columns
     u32 k_chunks;                   // of 256 columns
@@ -64,20 +65,21 @@ struct GemmSmallMArgs {
     u32 n_tensor_maps;
     SmallMWeight weights[MAX_WEIGHTS];
     L2Prefetch prefetch;
-    u32 unused[12];
+    u32 gelu;  // the activation of the gate: 0 SiLU, 1 GELU
+    u32 unused[11];
 };
 #include "layout/gemm_small_m_schedule.cuh"
 
 // What the producer warp publishes to the consumer warps, with the mbarriers that say when.
 struct __align__(16) SharedState {
-    float row_scales[16];              // what the accumulators of each row are multiplied by
+    float row_scales[32];              // what the accumulators of each row are multiplied by
     u64 scales_ready;                  // `row_scales`: 32 arrivals of the producer warp
     u64 fits_ready;                    // `fits`: one arrival of the producer warp
     u64 partials_ready;                // cluster partials: bytes of st.async by all blocks of the cluster
     u32 fits;                          // whether forwarded fragments can be used as they are
     volatile float prefetch_sink[32];  // target of loads whose only purpose is to fill caches
 };
-static_assert(sizeof(SharedState) + sizeof(u64) * (MAX_CHUNKS + MAX_WARPS * MAX_STAGES) <= 1024,
+static_assert(sizeof(SharedState) + sizeof(u64) * (MAX_CHUNKS + MAX_WARPS * MAX_STAGES) <= 1152,
               "STATIC_BYTES of gemm_small_m/config.rs");
 
 // This block's work: tiles [first_tile, end_tile) of a format and K chunks [first_chunk, end_chunk).

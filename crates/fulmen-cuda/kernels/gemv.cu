@@ -1,6 +1,6 @@
 // GEMV with int8 activations (W4A8 to W8A8): y[n] = x[k] W[n, k]^T for one row of x and block-quantized W
-// (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with a fused RMS norm before it and SwiGLU of gate and
-// up, or bias and residual, after it. For decode at batch 1.
+// (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4, IQ4_NL, IQ4_XS), with a fused RMS norm before it
+// and SwiGLU or GeGLU of gate and up, or bias and residual, after it. For decode at batch 1.
 //
 // Algorithm
 //   x is quantized to int8 (q8_activations.cuh) and multiplied with the quants of W by dp4a
@@ -49,7 +49,7 @@
 
 constexpr int WARPS = 12;
 constexpr int THREADS = WARPS * 32;
-constexpr int MAX_WEIGHTS = 3;       // weight matrices of a launch
+constexpr int MAX_WEIGHTS = 4;       // weight matrices of a launch
 constexpr u32 SEGMENT_UNITS = 64;    // units of 64 columns in a stage, if a row takes several
 constexpr int MAX_Q8_RESULTS = 256;  // rows of a block that are quantized for the next kernel
 
@@ -80,7 +80,7 @@ struct GemvArgs {
     u32 stage_bytes;
     u32 segments;  // stages that a row takes; 1 if a warp works on several rows
     u32 stages;
-    u32 unused;
+    u32 gelu;  // the activation of the gate: 0 SiLU, 1 GELU
     GemvWeight weights[MAX_WEIGHTS];
 };
 #include "layout/gemv.cuh"
@@ -325,7 +325,7 @@ struct GemvWarp {
             if (GATE_UP) {
                 value *= factor;
                 const float up = __shfl_xor_sync(FULL_WARP, value, LANES);
-                value = fast_swiglu(value, up);
+                value = fast_gated(value, up, args.gelu);
             } else {
                 const float added = MULTI              ? own_addend
                                     : addend_lane < 32 ? __shfl_sync(FULL_WARP, addends, addend_lane + index)
@@ -418,5 +418,8 @@ FORMAT(q4_1)
 FORMAT(q5_0)
 FORMAT(q5_1)
 FORMAT(q8_0)
+FORMAT(mxfp4)
+FORMAT(iq4_nl)
+FORMAT(iq4_xs)
 ENTRY(multi_q4_k_q6_k, q4_k, q6_k, true, 8, false, true, false)
 ENTRY(multi_q4_k_q6_k, q4_k, q6_k, true, 16, false, true, false)

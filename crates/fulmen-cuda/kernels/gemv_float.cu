@@ -73,14 +73,14 @@ struct GemvFloatArgs {
     u32 x_pitch;  // floats of a row of x in shared memory
     u32 row_bytes;
     u32 n_weights;  // 2 for gate and up
-    u32 gate_up;    // SwiGLU of both weights
+    u32 gate_up;    // SwiGLU or GeGLU of both weights
     u32 groups;     // of a block
     u32 segments;   // of a row
     u32 task_segments;
     u32 splits;
     u32 warps;
     u32 stages;
-    u32 unused;
+    u32 gelu;  // the activation of the gate: 0 SiLU, 1 GELU
     GemvFloatWeight weights[MAX_WEIGHTS];
 };
 #include "layout/gemv_float.cuh"
@@ -392,7 +392,7 @@ DEVICE void epilogue(const GemvFloatArgs& args, const float* partials, const flo
             for (u32 m = 0; m < M; m++) {
                 float value = factors[m] * sum_of_splits<M>(args, weight, partials, index, m);
                 if (args.gate_up)
-                    value = silu_of(value) *
+                    value = (value == -INFINITE ? 0.0f : value * sigmoid(gate_logit(value, args.gelu))) *
                             (factors[m] * sum_of_splits<M>(args, args.weights[1], partials, index, m));
                 else if (EARLY_ADDENDS<M> && which == 0 && index == threadIdx.x)
                     value += addends[m];

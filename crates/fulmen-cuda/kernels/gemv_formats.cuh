@@ -3,8 +3,8 @@
 // A lane works on units of 64 columns: `load` puts the quants of a unit into registers as bytes, with its
 // scales; `add_dot` adds its dot product with a unit of x to a sum in f32. Integer products and sums of 32 or
 // 16 elements are exact; they are scaled by the integer scale of the sub-block, then in f32 by the scales of
-// the block and of x. The arithmetic in f32 is written as intrinsics, because the int8 GEMM of several rows
-// (gemm_q8_formats.cuh) gives the same bits, whatever a compiler contracts.
+// the block and of x. The arithmetic in f32 is written as intrinsics, so that results do not depend on what a
+// compiler contracts.
 //
 // A format provides:
 //   CHUNK_BYTES                  bytes of 256 columns of a row
@@ -14,6 +14,7 @@
 
 #include "q8_activations.cuh"
 #include "quant_loads.cuh"
+#include "quant_tables.cuh"
 
 DEVICE float2 f16x2_to_f32(u32 word) {
     return make_float2(f16_to_f32((u16)word), f16_to_f32((u16)(word >> 16)));
@@ -213,6 +214,52 @@ struct Format32 {
     }
 };
 
+// MXFP4, IQ4_NL, IQ4_XS: indices of a table of signed bytes. A unit is two blocks, or groups of a block, of
+// 32, the second of which may be missing at the end of a row.
+enum { TABLE_MXFP4, TABLE_IQ4_NL, TABLE_IQ4_XS };
+template <int KIND>
+struct FormatTable {
+    static constexpr u32 BLOCK_BYTES = KIND == TABLE_MXFP4 ? 17 : 18,
+                         CHUNK_BYTES = KIND == TABLE_IQ4_XS ? 136 : 8 * BLOCK_BYTES;
+    uint4 quants[4];
+    float scale[2];
+
+    DEVICE void load(const u8* row, u32 unit, bool whole) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const u8* at = row + (unit * 2 + (i == 1 && whole)) * BLOCK_BYTES;
+            uint4 indices;
+            if (KIND == TABLE_MXFP4) {
+                scale[i] = e8m0_halved(*at);
+                indices = lds16_any(at + 1);
+            } else if (KIND == TABLE_IQ4_NL) {
+                scale[i] = f16_to_f32((u16)lds2(at));
+                indices = lds16_even(at + 2);
+            } else {
+                const u32 j = (unit & 3) * 2 + i;
+                const u8* block = row + (unit >> 2) * CHUNK_BYTES;
+                const int step = iq4_xs_scale(block[4 + (unit & 3)], lds2(block + 2), j);
+                scale[i] = f16_to_f32((u16)lds2(block)) * (float)step;
+                indices = lds16_even(block + 8 + j * 16);
+            }
+            constexpr Table16 TABLE = KIND == TABLE_MXFP4 ? MXFP4_VALUES : IQ4_VALUES;
+            look_up8(TABLE, indices.x, quants[2 * i].x, quants[2 * i + 1].x);
+            look_up8(TABLE, indices.y, quants[2 * i].y, quants[2 * i + 1].y);
+            look_up8(TABLE, indices.z, quants[2 * i].z, quants[2 * i + 1].z);
+            look_up8(TABLE, indices.w, quants[2 * i].w, quants[2 * i + 1].w);
+        }
+        // The first block was loaded twice.
+        if (!whole) scale[1] = 0;
+    }
+    DEVICE float add_dot(float sum, u32 lane, const u8* x) const {
+        const uint4* from = (const uint4*)(x + (lane & 7) * 16);
+        Q8Unit u = *(const Q8Unit*)(x + 512 + (lane & 7) * 16);
+        i32 dot0 = dot16_s8(quants[1], from[8], dot16_s8(quants[0], from[0], 0)),
+            dot1 = dot16_s8(quants[3], from[24], dot16_s8(quants[2], from[16], 0));
+        return add_blocks(sum, u, __fmul_rn(scale[0], (float)dot0), __fmul_rn(scale[1], (float)dot1));
+    }
+};
+
 using q4_k = FormatQ45K<false>;
 using q5_k = FormatQ45K<true>;
 using q6_k = FormatQ6K;
@@ -221,3 +268,6 @@ using q4_1 = Format32<QUANTS_4_MINIMUM>;
 using q5_0 = Format32<QUANTS_5>;
 using q5_1 = Format32<QUANTS_5_MINIMUM>;
 using q8_0 = Format32<QUANTS_8>;
+using mxfp4 = FormatTable<TABLE_MXFP4>;
+using iq4_nl = FormatTable<TABLE_IQ4_NL>;
+using iq4_xs = FormatTable<TABLE_IQ4_XS>;

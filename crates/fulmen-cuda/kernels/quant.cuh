@@ -3,10 +3,11 @@
 // Block formats have `W::dequantize8(block, chunk, out)`, which gives elements 8 * chunk to 8 * chunk + 7 of
 // a block of W::BLOCK elements in W::BYTES bytes. Blocks start at multiples of the largest power of two that
 // divides their size (rows are whole blocks, and a weight starts at a multiple of 16), and loads here are no
-// wider than that. Names follow ggml: d and m (or min) are scale and minimum, qs the low bits of the quants,
-// qh the high bits.
+// wider than that: bytes for MXFP4. Names follow ggml: d and m (or min) are scale and minimum, qs the low
+// bits of the quants, qh the high bits.
 #pragma once
 #include "common.cuh"
+#include "quant_tables.cuh"
 
 // Bytes at an even address.
 DEVICE u32 load2(const u8* at) { return *(const u16*)at; }
@@ -248,6 +249,47 @@ struct Q8_K {
     }
 };
 
+// Eight values of a table: low nibbles of eight bytes for chunks 0 and 1 of 32 elements, high nibbles for 2
+// and 3.
+DEVICE void look_up_chunk(Table16 table, float d, u32 first, u32 second, int chunk, float out[8]) {
+    u32 low[2], high[2];
+    look_up8(table, first, low[0], high[0]);
+    look_up8(table, second, low[1], high[1]);
+#pragma unroll
+    for (int i = 0; i < 8; i++) out[i] = d * signed_byte(chunk < 2 ? low[i / 4] : high[i / 4], i % 4);
+}
+
+// Exponent of the scale (8 bits), 16 bytes of 4-bit indices.
+struct MXFP4 {
+    static constexpr int BLOCK = 32, BYTES = 17;
+    static DEVICE u32 load4_of_1(const u8* at) { return at[0] | at[1] << 8 | at[2] << 16 | (u32)at[3] << 24; }
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        const u8* qs = block + 1 + chunk % 2 * 8;
+        look_up_chunk(MXFP4_VALUES, e8m0_halved(block[0]), load4_of_1(qs), load4_of_1(qs + 4), chunk, out);
+    }
+};
+
+// f16 d, 16 bytes of 4-bit indices.
+struct IQ4_NL {
+    static constexpr int BLOCK = 32, BYTES = 18;
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        const u8* qs = block + 2 + chunk % 2 * 8;
+        look_up_chunk(IQ4_VALUES, f16_to_f32(load2(block)), load4_of_2(qs), load4_of_2(qs + 4), chunk, out);
+    }
+};
+
+// f16 d, 2 bytes of upper 2 bits and 4 bytes of lower 4 bits of the scales per 32 elements, 128 bytes of
+// 4-bit indices, 16 per 32 elements.
+struct IQ4_XS {
+    static constexpr int BLOCK = 256, BYTES = 136;
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        const u32 d_high = load4(block), j = chunk / 4;
+        float d = f16_to_f32(d_high) * (float)iq4_xs_scale(block[4 + j / 2], d_high >> 16, j);
+        const u8* qs = block + 8 + j * 16 + chunk % 2 * 8;
+        look_up_chunk(IQ4_VALUES, d, load4(qs), load4(qs + 4), chunk % 4, out);
+    }
+};
+
 // Bytes of a row of `k` elements.
 template <typename W>
 DEVICE u64 row_bytes(u32 k) {
@@ -285,4 +327,7 @@ DEVICE void dequantize_row8(const u8* row, u32 at, u32 k, float out[8]) {
     X(Q4_K, q4_k)          \
     X(Q5_K, q5_k)          \
     X(Q6_K, q6_k)          \
-    X(Q8_K, q8_k)
+    X(Q8_K, q8_k)          \
+    X(MXFP4, mxfp4)        \
+    X(IQ4_NL, iq4_nl)      \
+    X(IQ4_XS, iq4_xs)

@@ -1,5 +1,6 @@
 // Loads of block-quantized weights from shared memory, where they lie as in a GGUF file: blocks of Q6_K (210
-// bytes) and of the 32-element formats start at even addresses, not at multiples of 4.
+// bytes) and of the 32-element formats start at even addresses, not at multiples of 4, and those of MXFP4 (17
+// bytes) anywhere.
 #pragma once
 #include "types.cuh"
 
@@ -30,6 +31,15 @@ struct EvenAddress {
         }
     }
 };
+
+// 16 bytes at any address.
+DEVICE uint4 lds16_any(const u8* from) {
+    u32 odd = (u32)(u64)from & 3, shift = odd * 8;
+    const u32* words = (const u32*)(from - odd);
+    u32 a = words[0], b = words[1], c = words[2], d = words[3], e = words[4];
+    return make_uint4(__funnelshift_r(a, b, shift), __funnelshift_r(b, c, shift),
+                      __funnelshift_r(c, d, shift), __funnelshift_r(d, e, shift));
+}
 
 // 16 bytes at an even address.
 DEVICE uint4 lds16_even(const u8* from) {

@@ -14,6 +14,9 @@ use crate::error::CudaError;
 use crate::forward::{self, Forwarding};
 use crate::handles::{Event, Stream};
 use crate::kernels;
+use crate::nccl::NcclGroup;
+use crate::nccl::group::of_nccl;
+use crate::nccl::rank::NcclRank;
 use crate::preload::Preload;
 use crate::queue::Queue;
 use crate::timed_graph::TimedGraph;
@@ -33,6 +36,8 @@ pub struct CudaDispatcher {
     device: Arc<CudaDevice>,
     /// The kernels of the model that was imported last.
     preload: Option<Preload>,
+    /// The group that it is a rank of. After the captures, which use it.
+    nccl: Option<Arc<NcclRank>>,
 }
 
 impl CudaDispatcher {
@@ -51,6 +56,7 @@ impl CudaDispatcher {
             stream,
             device: Arc::clone(device),
             preload: None,
+            nccl: None,
         })
     }
 
@@ -128,9 +134,9 @@ impl CudaDispatcher {
                 self.memory.look_up(activation.form.name, *ptr, activation.form.bytes, 16, write)?;
             }
         }
-        let prefetched = planned.prefetch.and_then(|call| program.calls().get(call));
-        let prefetched = prefetched.filter(|step| self.are_valid(std::slice::from_ref(step)));
-        let prefetch = prefetched.and_then(|step| forward::prefetch(self.queue.caps(), &step.call));
+        let prefetched = planned.prefetch.and_then(|call| program.calls().get(call..));
+        let prefetched = prefetched.filter(|steps| self.are_valid(&steps[..steps.len().min(1)]));
+        let prefetch = prefetched.and_then(|steps| forward::prefetch(self.queue.caps(), steps));
         match forward::launch(&mut self.queue, calls, &Forwarding { inputs, outputs, prefetch }) {
             Some(launched) => launched,
             None => calls.iter().map(|step| self.dispatch(&step.call)).sum(),
@@ -167,14 +173,31 @@ macro_rules! ops {
     };
 }
 
+fn without_group(op: &str, ranks: u32) -> Launched {
+    let what = format!("{op} of {ranks} ranks without a communicator");
+    Err(BackendError::Unsupported { backend: BACKEND, what })
+}
+
 impl KernelDispatch for CudaDispatcher {
     fn backend(&self) -> &'static str {
         BACKEND
     }
 
+    /// The kernels of experts, and of the delta rule of a single sequence, depend on the number of rows.
+    fn batch_invariant(&self, call: &OpCall) -> bool {
+        match call {
+            OpCall::ExpertGateUp(_) | OpCall::ExpertDown(_) => false,
+            OpCall::GatedDeltaRule(call) => !kernels::gated_delta_chunks::takes(self.queue.caps(), call),
+            _ => true,
+        }
+    }
+
     ops! {
         dispatch_mul_mat(MulMatCall) => kernels::matmul::launch;
         dispatch_gate_up(GateUpCall) => kernels::matmul::launch_gate_up;
+        dispatch_route(RouteCall) => kernels::route::launch;
+        dispatch_expert_gate_up(ExpertGateUpCall) => kernels::experts::launch_gate_up;
+        dispatch_expert_down(ExpertDownCall) => kernels::experts::launch_down;
         dispatch_embed(EmbedCall) => kernels::embed::launch;
         dispatch_rms_norm(RmsNormCall) => kernels::rms_norm::launch;
         dispatch_add_rms_norm(AddRmsNormCall) => kernels::rms_norm::launch_add;
@@ -196,10 +219,57 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_argmax(ArgMaxCall) => kernels::argmax::launch;
         dispatch_sample(SampleCall) => kernels::sample::launch;
         dispatch_penalize(PenalizeCall) => kernels::penalize::launch;
+        dispatch_causal_conv(CausalConvCall) => kernels::causal_conv::launch;
+        dispatch_gated_delta_rule(GatedDeltaRuleCall) => kernels::gated_delta_rule::launch;
+        dispatch_sigmoid_gate(SigmoidGateCall) => kernels::sigmoid_gate::launch;
         dispatch_gather_tokens(GatherTokensCall) => kernels::gather_tokens::launch;
         dispatch_mask_logits(MaskLogitsCall) => kernels::mask_logits::launch;
         dispatch_log_probs(LogProbsCall) => kernels::log_probs::launch;
         dispatch_advance(AdvanceCall) => kernels::advance::launch;
+    }
+
+    fn dispatch_all_reduce(&mut self, call: &AllReduceCall) -> Launched {
+        call.check_operands(&self.memory)?;
+        match (&self.nccl, call.alone()) {
+            (Some(rank), _) => rank.dispatch_all_reduce(&mut self.queue, call),
+            (None, Some(copy)) if copy.input == copy.output => Ok(0),
+            (None, Some(copy)) => self.dispatch_copy(&copy),
+            (None, None) => without_group("AllReduce", call.ranks),
+        }
+    }
+
+    fn dispatch_all_gather(&mut self, call: &AllGatherCall) -> Launched {
+        call.check_operands(&self.memory)?;
+        match (&self.nccl, call.alone()) {
+            (Some(rank), _) => rank.dispatch_all_gather(&mut self.queue, call),
+            (None, Some(copy)) => self.dispatch_copy(&copy),
+            (None, None) => without_group("AllGather", call.ranks),
+        }
+    }
+
+    /// The ordinal of the device.
+    fn group_device(&self) -> Option<u64> {
+        Some(self.device.ordinal() as u64)
+    }
+
+    fn device_group(&self, spec: &GroupSpec<'_>) -> Result<Arc<dyn DeviceGroup>, BackendError> {
+        let group = NcclGroup::new(spec.ranks, spec.timeout, spec.id).map_err(CudaError::from)?;
+        Ok(Arc::new(group))
+    }
+
+    fn join_group(
+        &mut self,
+        group: &Arc<dyn DeviceGroup>,
+        rank: u32,
+    ) -> Result<Arc<dyn Communicator>, BackendError> {
+        self.queue.must_be_idle("joining a group")?;
+        let Some(group) = of_nccl(group).filter(|_| self.nccl.is_none()) else {
+            let what = format!("joining {group:?}");
+            return Err(BackendError::Unsupported { backend: BACKEND, what });
+        };
+        let rank = NcclRank::join(&self.device.context, &self.stream, &group, rank)?;
+        self.nccl = Some(Arc::clone(&rank));
+        Ok(rank)
     }
 
     /// From 2048 rows on, the tiles of a GEMM fill the multiprocessors of a large GPU. Twice as many halve
@@ -220,7 +290,8 @@ impl KernelDispatch for CudaDispatcher {
     }
 
     fn drains(&self, call: &OpCall) -> bool {
-        forward::drains(self.device.overlaps(), call)
+        // A kernel of NCCL starts when all before it have finished, and lets none start early.
+        (self.nccl.is_some() && call.is_collective()) || forward::drains(self.device.overlaps(), call)
     }
 
     fn accepted_forms(&self, calls: &[ProgramCall]) -> Vec<ActivationForm> {

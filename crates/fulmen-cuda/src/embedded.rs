@@ -3,6 +3,7 @@
 //! needed.
 
 use std::error::Error;
+use std::io::Write;
 use std::sync::{LazyLock, OnceLock};
 
 use ruzstd::decoding::FrameDecoder;
@@ -64,7 +65,41 @@ fn decompress(bytes: &[u8]) -> Result<String, Box<dyn Error>> {
     decoder.init(bytes)?;
     let mut text = Vec::with_capacity(usize::try_from(decoder.content_size())?);
     decoder.decode_all_to_vec(bytes, &mut text)?;
+    if let Some((&STORED, stored)) = text.split_first() {
+        text = restored(stored).ok_or("a difference is no number")?;
+    }
     Ok(String::from_utf8(text)?)
+}
+
+/// Before text in which numbers of registers and labels are differences.
+const STORED: u8 = 1;
+/// The signs of a difference.
+const PLUS: u8 = 2;
+const MINUS: u8 = 3;
+
+/// Text with its numbers: each is stored as its difference to the last one that followed the same letters
+/// (`%rd`, `%f`). Instances of a template are alike then, and compress to half the size.
+fn restored(stored: &[u8]) -> Option<Vec<u8>> {
+    let mut text = Vec::with_capacity(stored.len());
+    let mut last: Vec<(u64, i64)> = Vec::new();
+    let mut rest = stored;
+    while let Some(at) = rest.iter().position(|byte| matches!(*byte, PLUS | MINUS)) {
+        text.extend_from_slice(&rest[..at]);
+        let letters = text.iter().rev().take_while(|byte| byte.is_ascii_alphabetic());
+        let letters = letters.fold(0, |key, byte| key << 8 | u64::from(*byte));
+        let digits = rest[at + 1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let step: i64 = str::from_utf8(&rest[at + 1..][..digits]).ok()?.parse().ok()?;
+        let known = last.iter().position(|(other, _)| *other == letters).unwrap_or_else(|| {
+            last.push((letters, 0));
+            last.len() - 1
+        });
+        let number = &mut last[known].1;
+        *number += if rest[at] == PLUS { step } else { -step };
+        write!(text, "{number}").ok()?;
+        rest = &rest[at + 1 + digits..];
+    }
+    text.extend_from_slice(rest);
+    Some(text)
 }
 
 /// The PTX of one target. Each begins with a line `// NAME.cu sm_TARGET DIGEST`, and there are no other
@@ -119,6 +154,15 @@ mod tests {
         assert_eq!(section(text, "90"), Some("// x.cu sm_90 d1\n.target sm_90\n"));
         assert_eq!(section(text, "90a"), Some("// x.cu sm_90a d2\n.target sm_90a\n"));
         assert_eq!(section(text, "9"), None);
+    }
+
+    #[test]
+    fn numbers_are_restored_from_differences() {
+        let stored = b"add.s32 %r\x023, %rd\x0210, %r\x031;\n$L__BB\x022_\x027: %r\x025\n$L__BB\x020_\x032";
+        let text = b"add.s32 %r3, %rd10, %r2;\n$L__BB2_7: %r7\n$L__BB2_5";
+        assert_eq!(restored(stored).as_deref(), Some(text.as_slice()));
+        assert_eq!(restored(b"%r\x02x"), None);
+        assert_eq!(restored(b"").as_deref(), Some([].as_slice()));
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use std::{env, fmt};
 
 use cudarc::driver::{result::DriverError, sys::CUresult};
-use fulmen_core::BackendError;
+use fulmen_core::{BackendError, CommunicatorError};
 
 use crate::BACKEND;
+use crate::nccl::NcclError;
 
 /// A CUDA version as the driver encodes it: `1000 * major + 10 * minor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,6 +159,12 @@ pub enum CudaError {
         /// Why.
         reason: String,
     },
+    /// NCCL cannot be used, or refused a call.
+    #[error(transparent)]
+    Nccl(#[from] NcclError),
+    /// A rank of a group failed.
+    #[error(transparent)]
+    Collective(#[from] CommunicatorError),
     /// Any other error of the driver.
     #[error("{call} failed: {reason}")]
     Driver {
@@ -188,6 +195,8 @@ impl CudaError {
             | CudaError::ContextLost { call, .. }
             | CudaError::Capturing { call }
             | CudaError::Capture { call, .. } => call,
+            CudaError::Nccl(NcclError::Call { call, .. }) => call,
+            CudaError::Nccl(_) => "opening NCCL",
             CudaError::Launch { .. } => "cuLaunchKernelEx",
             CudaError::Module { .. } => "cuModuleLoadDataEx",
             _ => "opening the device",
@@ -199,6 +208,7 @@ impl From<CudaError> for BackendError {
     fn from(error: CudaError) -> BackendError {
         match error {
             CudaError::OutOfMemory { needed, free } => BackendError::OutOfMemory { needed, available: free },
+            CudaError::Collective(error) => error.into(),
             error => BackendError::Device { backend: BACKEND, call: error.call(), source: Box::new(error) },
         }
     }

@@ -61,13 +61,8 @@ mod tests {
 
     use super::*;
 
-    const CAPS: Caps = Caps {
-        capability: 90,
-        multiprocessors: 132,
-        shared_bytes: 232_448,
-        l2_bytes: 60 << 20,
-        int8_rows: false,
-    };
+    const CAPS: Caps =
+        Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 60 << 20 };
 
     fn store(m: u32) -> RopeStoreCall {
         let cache = KvCache {

@@ -10,16 +10,9 @@ use crate::kernels;
 use crate::queue::Queue;
 use crate::recorder::{FORWARD, RecordedLaunch};
 
-const H200: Caps = Caps {
-    capability: 90,
-    multiprocessors: 132,
-    shared_bytes: 232_448,
-    l2_bytes: 62_914_560,
-    int8_rows: false,
-};
+const H200: Caps = Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 62_914_560 };
 
-const RTX_3090: Caps =
-    Caps { capability: 86, multiprocessors: 82, shared_bytes: 101_376, l2_bytes: 6 << 20, int8_rows: false };
+const RTX_3090: Caps = Caps { capability: 86, multiprocessors: 82, shared_bytes: 101_376, l2_bytes: 6 << 20 };
 
 const HIDDEN: u32 = 2560;
 const INNER: u32 = 9728;
@@ -28,7 +21,16 @@ const HEADS: Heads = Heads { n_heads: 32, n_kv_heads: 8, head_dim: 128 };
 
 /// Two layers of Qwen3-4B with embedding, LM head and argmax, and one or two KV caches.
 fn qwen3(m: u32, caches: usize) -> Result<LogicalGraph, BuildError> {
+    qwen3_step(m, caches, false)
+}
+
+/// With `mixed`, the step has up to 32 prefill chunks beside decode rows.
+fn qwen3_step(m: u32, caches: usize, mixed: bool) -> Result<LogicalGraph, BuildError> {
     let mut b = GraphBuilder::new();
+    let rows = match mixed {
+        true => b.attention_work("work", 32)?,
+        false => AttentionRows::Any,
+    };
     let tokens = b.indices("tokens", m)?;
     let positions = b.indices("positions", m)?;
     let sequences = Some(b.indices("sequences", m)?);
@@ -57,7 +59,7 @@ fn qwen3(m: u32, caches: usize) -> Result<LogicalGraph, BuildError> {
         let (q, k) = (b.rope(q, 128, rotation)?, b.rope(k, 128, rotation)?);
         let cache = caches[layer % caches.len()];
         b.kv_store(k, v, cache, positions, sequences)?;
-        let attended = b.cache_attention(q, cache, positions, sequences, 0.088)?;
+        let attended = b.step_attention(q, cache, positions, sequences, rows, 0.088)?;
         let o = linear(&mut b, attended, "o", DType::Q4_K, HIDDEN, HEADS.q_width())?;
         x = b.add(x, o)?;
         let gain = b.vector(&name("ffn_norm"), HIDDEN)?;
@@ -76,10 +78,118 @@ fn qwen3(m: u32, caches: usize) -> Result<LogicalGraph, BuildError> {
     Ok(b.finish())
 }
 
+/// The second half of a layer of Qwen3-30B-A3B behind its output projection, and the first matmul of the
+/// next layer.
+fn qwen3moe(m: u32) -> Result<LogicalGraph, BuildError> {
+    const WIDTH: u32 = 2048;
+    const EXPERTS: u32 = 128;
+    let mut b = GraphBuilder::new();
+    let (attended, x) = (b.input("attended", m, 4096)?, b.input("x", m, WIDTH)?);
+    let mut weight = |name: &str, dtype, rows, k| b.weight(name, dtype, rows, k);
+    let (o, router) = (weight("o", DType::Q4_K, WIDTH, 4096)?, weight("r", DType::F32, EXPERTS, WIDTH)?);
+    let gate = weight("gate", DType::Q4_K, EXPERTS * 768, WIDTH)?;
+    let up = weight("up", DType::Q4_K, EXPERTS * 768, WIDTH)?;
+    let (down, q) =
+        (weight("down", DType::Q6_K, EXPERTS * WIDTH, 768)?, weight("q", DType::Q4_K, 4096, WIDTH)?);
+    let (gain, next) = (b.vector("gain", WIDTH)?, b.vector("next", WIDTH)?);
+    let x = b.linear(attended, o, None, Some(x))?;
+    let h = b.rms_norm(x, gain, 1e-6)?;
+    let logits = b.mul_mat(h, router)?;
+    let spec = RouteSpec { top: 8, scores: RouterScores::Softmax, renormalize: true, scale: 1.0 };
+    let routed = b.route(logits, None, spec)?;
+    let inner = b.expert_gate_up(h, routed, [gate.into(), up.into()], GatedActivation::SwiGlu)?;
+    let x = b.expert_down(inner, routed, down.into(), Some(x))?;
+    let h = b.rms_norm(x, next, 1e-6)?;
+    let y = b.mul_mat(h, q)?;
+    b.output("hidden", x)?;
+    b.output("y", y)?;
+    Ok(b.finish())
+}
+
+/// The gated delta net of Qwen3.5-4B.
+fn qwen35(m: u32) -> Result<LogicalGraph, BuildError> {
+    const HEADS: DeltaHeads =
+        DeltaHeads { n_k_heads: 16, n_v_heads: 32, head_dim: 128, order: KeyHeadOrder::Tiled };
+    let mut b = GraphBuilder::new();
+    let (x, positions) = (b.input("x", m, HIDDEN)?, b.indices("positions", m)?);
+    let gain = b.vector("gain", HIDDEN)?;
+    let h = b.rms_norm(x, gain, 1e-6)?;
+    let linear = |b: &mut GraphBuilder, name: &str, rows| {
+        let weight = b.weight(name, DType::Q4_K, rows, HIDDEN)?;
+        b.mul_mat(h, weight)
+    };
+    let qkv = linear(&mut b, "qkv", HEADS.width())?;
+    let z = linear(&mut b, "z", HEADS.value_width())?;
+    let (beta, alpha) = (linear(&mut b, "beta", 32)?, linear(&mut b, "alpha", 32)?);
+    let taps = b.weight("conv", DType::F32, HEADS.width(), 4)?;
+    let conv_state = b.recurrent_state("conv_state", 1, 3 * HEADS.width())?;
+    let qkv = b.causal_conv(qkv, taps, conv_state, positions, None)?;
+    let state = b.recurrent_state("state", 1, HEADS.state_width())?;
+    let inputs = DeltaInputs { qkv, alpha, beta, decay: b.vector("decay", 32)?, dt: b.vector("dt", 32)? };
+    let y = b.gated_delta_rule(inputs, HEADS, 1e-6, state, positions, None)?;
+    let gain = b.vector("head_gain", HEADS.head_dim)?;
+    let y = b.rms_norm(y, gain, 1e-6)?;
+    let z = b.silu(z)?;
+    let y = b.mul(z, y)?;
+    let out = b.weight("out", DType::Q4_K, HIDDEN, HEADS.value_width())?;
+    let x = b.linear(y, out, None, Some(x))?;
+    b.output("hidden", x)?;
+    Ok(b.finish())
+}
+
+/// Two layers of Gemma 3 4B, one with a sliding window and one without: norms after attention and after
+/// feed-forward, and GeGLU.
+fn gemma3(m: u32) -> Result<LogicalGraph, BuildError> {
+    const WIDTH: u32 = 10_240;
+    let heads = Heads { n_heads: 8, n_kv_heads: 4, head_dim: 256 };
+    let mut b = GraphBuilder::new();
+    let mut x = b.input("x", m, HIDDEN)?;
+    let positions = b.indices("positions", m)?;
+    let sequences = Some(b.indices("sequences", m)?);
+    let pages = b.page_table("pages", 16, 32)?;
+    for (layer, window) in [Some(1024), None].into_iter().enumerate() {
+        let name = |part: &str| format!("{layer}.{part}");
+        let norm = |b: &mut GraphBuilder, x, part: &str, width| {
+            let gain = b.vector(&name(part), width)?;
+            b.rms_norm(x, gain, 1e-6)
+        };
+        let linear = |b: &mut GraphBuilder, x, part: &str, rows, k| {
+            let weight = b.weight(&name(part), DType::Q4_K, rows, k)?;
+            b.mul_mat(x, weight)
+        };
+        let h = norm(&mut b, x, "attn_norm", HIDDEN)?;
+        let q = linear(&mut b, h, "q", heads.q_width(), HIDDEN)?;
+        let k = linear(&mut b, h, "k", heads.kv_width(), HIDDEN)?;
+        let v = linear(&mut b, h, "v", heads.kv_width(), HIDDEN)?;
+        let (q, k) = (norm(&mut b, q, "q_norm", 256)?, norm(&mut b, k, "k_norm", 256)?);
+        let spec = RopeSpec::new(RopePairing::NeoX, 256, if window.is_some() { 1e4 } else { 1e6 });
+        let rotation = Rotation { spec, positions, factors: None };
+        let (q, k) = (b.rope(q, 256, rotation)?, b.rope(k, 256, rotation)?);
+        let spec = CacheSpec { dtype: DType::F16, n_pages: 16 * 32, table: pages, heads };
+        let cache = b.kv_cache(&name("kv"), spec)?;
+        b.kv_store(k, v, cache, positions, sequences)?;
+        let scores = Scores { window, ..0.0625.into() };
+        let attended = b.step_attention(q, cache, positions, sequences, AttentionRows::Any, scores)?;
+        let o = linear(&mut b, attended, "o", HIDDEN, heads.q_width())?;
+        let o = norm(&mut b, o, "post_attention_norm", HIDDEN)?;
+        x = b.add(x, o)?;
+        let h = norm(&mut b, x, "ffn_norm", HIDDEN)?;
+        let gate = linear(&mut b, h, "gate", WIDTH, HIDDEN)?;
+        let up = linear(&mut b, h, "up", WIDTH, HIDDEN)?;
+        let gate = b.unary(UnaryKind::GeluTanh, gate)?;
+        let f = b.mul(gate, up)?;
+        let d = linear(&mut b, f, "down", HIDDEN, WIDTH)?;
+        let d = norm(&mut b, d, "post_ffw_norm", HIDDEN)?;
+        x = b.add(x, d)?;
+    }
+    b.output("y", x)?;
+    Ok(b.finish())
+}
+
 /// The program of a graph, at addresses that are no device's.
-fn program(graph: LogicalGraph) -> Program {
+fn program(graph: LogicalGraph, batch_invariant: bool) -> Program {
     let fusions = Fusions { add_rms_norm: false, ..Fusions::all() };
-    let plan = graph.plan(&PlanOptions { fusions, ..PlanOptions::default() }).unwrap();
+    let plan = graph.plan(&PlanOptions { fusions, batch_invariant, ..PlanOptions::default() }).unwrap();
     let mut bindings = Bindings::new();
     let mut next = 0x7000_0000_0000;
     for tensor in &plan.graph.tensors {
@@ -111,13 +221,23 @@ impl KernelDispatch for Recording {
         "recording"
     }
 
+    fn batch_invariant(&self, _: &OpCall) -> bool {
+        true
+    }
+
     ops! {
         dispatch_mul_mat(MulMatCall) => kernels::matmul::launch;
         dispatch_gate_up(GateUpCall) => kernels::matmul::launch_gate_up;
+        dispatch_route(RouteCall) => kernels::route::launch;
+        dispatch_expert_gate_up(ExpertGateUpCall) => kernels::experts::launch_gate_up;
+        dispatch_expert_down(ExpertDownCall) => kernels::experts::launch_down;
         dispatch_embed(EmbedCall) => kernels::embed::launch;
         dispatch_rms_norm(RmsNormCall) => kernels::rms_norm::launch;
         dispatch_add(BinaryCall) => |queue, call| kernels::elementwise::binary(queue, "add", call);
         dispatch_mul(BinaryCall) => |queue, call| kernels::elementwise::binary(queue, "mul", call);
+        dispatch_swiglu(BinaryCall) => |queue, call| kernels::elementwise::binary(queue, "swiglu", call);
+        dispatch_causal_conv(CausalConvCall) => kernels::causal_conv::launch;
+        dispatch_gated_delta_rule(GatedDeltaRuleCall) => kernels::gated_delta_rule::launch;
         dispatch_silu(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "silu", call);
         dispatch_rope(RopeCall) => kernels::rope::launch;
         dispatch_attention(AttentionCall) => kernels::attention::launch;
@@ -149,8 +269,8 @@ impl KernelDispatch for Recording {
 
     fn dispatch_planned(&mut self, program: &Program, planned: &PlannedCall) -> Result<usize, BackendError> {
         let calls = &program.calls()[planned.calls.clone()];
-        let prefetched = planned.prefetch.map(|call| &program.calls()[call].call);
-        let prefetch = prefetched.and_then(|call| forward::prefetch(self.queue.caps(), call));
+        let prefetched = planned.prefetch.map(|call| &program.calls()[call..]);
+        let prefetch = prefetched.and_then(|calls| forward::prefetch(self.queue.caps(), calls));
         let PlannedCall { inputs, outputs, .. } = planned;
         match forward::launch(&mut self.queue, calls, &Forwarding { inputs, outputs, prefetch }) {
             Some(launched) => launched,
@@ -182,7 +302,7 @@ impl DeviceMemory for Recording {
 /// The launches of a graph, planned if wanted.
 fn launches(caps: Caps, graph: LogicalGraph, plan: bool) -> Vec<String> {
     let mut device = Recording { queue: Queue::recording(caps), allocated: 0 };
-    let mut program = program(graph);
+    let mut program = program(graph, false);
     if plan {
         program.plan(&mut device).unwrap();
     }
@@ -196,13 +316,33 @@ fn launches(caps: Caps, graph: LogicalGraph, plan: bool) -> Vec<String> {
 #[test]
 fn the_launches_of_decode_and_prefill_are_those_of_the_list() {
     let mut text = String::from("# Written with FULMEN_UPDATE=1. Words of arguments are those of 8 bytes.\n");
-    let sizes: [(_, _, &[u32]); 2] = [("9.0", H200, &[1, 2, 8, 16, 512]), ("8.6", RTX_3090, &[1, 512])];
+    let sizes: [(_, _, &[u32]); 2] = [("9.0", H200, &[1, 2, 8, 16, 64, 512]), ("8.6", RTX_3090, &[1, 512])];
     for (name, caps, rows) in sizes {
         for &m in rows {
             writeln!(text, "\n{name}, {m} rows").unwrap();
             for line in launches(caps, qwen3(m, 2).unwrap(), true) {
                 writeln!(text, "{line}").unwrap();
             }
+        }
+    }
+    for (name, caps) in [("9.0", H200), ("8.6", RTX_3090)] {
+        for m in [1, 16] {
+            writeln!(text, "\n{name}, experts, {m} rows").unwrap();
+            for line in launches(caps, qwen3moe(m).unwrap(), true) {
+                writeln!(text, "{line}").unwrap();
+            }
+        }
+        for m in [1, 100] {
+            writeln!(text, "\n{name}, delta net, {m} rows").unwrap();
+            for line in launches(caps, qwen35(m).unwrap(), true) {
+                writeln!(text, "{line}").unwrap();
+            }
+        }
+    }
+    for m in [1, 8, 64, 512] {
+        writeln!(text, "\n9.0, Gemma 3, {m} rows").unwrap();
+        for line in launches(H200, gemma3(m).unwrap(), true) {
+            writeln!(text, "{line}").unwrap();
         }
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/launches.txt");
@@ -214,6 +354,18 @@ fn the_launches_of_decode_and_prefill_are_those_of_the_list() {
         assert_eq!(got, expected, "line {} of {path}", number + 1);
     }
     assert_eq!(text.lines().count(), expected.lines().count());
+}
+
+#[test]
+fn a_gemma3_layer_is_seven_kernels_at_batch_1() {
+    let lines = launches(H200, gemma3(1).unwrap(), true);
+    assert_eq!(lines.len(), 2 * 7, "{lines:?}");
+    let count = |name: &str| lines.iter().filter(|line| line.starts_with(name)).count();
+    assert_eq!(
+        (count("attention_decode_scores_256_single_row"), count("attention_decode_256_single_row")),
+        (1, 1)
+    );
+    assert_eq!((count("rms_norm_add "), count("gemv_gate_up_q4_k")), (4, 2));
 }
 
 #[test]
@@ -235,5 +387,42 @@ fn a_cache_that_may_still_be_written_is_not_stored_to_by_the_attention() {
             lines.iter().filter(|line| line.starts_with("rope_store")).count()
         };
         assert_eq!((apart(2), apart(1)), (0, 1));
+    }
+}
+
+/// The matmul and attention kernels of a batch-invariant step, without repetitions, with all that decides the
+/// order of sums: blocks, clusters and shared memory; not the rows of the grid.
+fn batch_invariant_kernels(caps: Caps, m: u32) -> Vec<String> {
+    let mut device = Recording { queue: Queue::recording(caps), allocated: 0 };
+    let mut program = program(qwen3_step(m, 2, true).unwrap(), true);
+    program.plan(&mut device).unwrap();
+    program.run(&mut device).unwrap();
+    assert!(program.planned_calls().iter().all(|planned| planned.inputs.is_empty()));
+    let shapes = device.queue.recorded().iter().map(|launch| launch.shape.clone());
+    let matmuls = shapes.filter_map(|shape| {
+        let (entry, rest) = shape.split_once(" grid ")?;
+        let (grid, rest) = rest.split_once(" block ")?;
+        let blocks = match entry.starts_with("gemm_small_m") {
+            true => grid,
+            false => "any",
+        };
+        let counts = entry.contains("gemm") || entry.contains("matmul") || entry.contains("attention");
+        counts.then(|| format!("{entry} {blocks} {rest}"))
+    });
+    let mut kernels: Vec<String> = matmuls.collect();
+    kernels.sort();
+    kernels.dedup();
+    kernels
+}
+
+#[test]
+fn batch_invariant_steps_have_the_same_kernels_for_any_number_of_rows() {
+    for (caps, matmul) in [(H200, "gemm_small_m_q4_k_rows16"), (RTX_3090, "matmul_generic_q4_k_tile")] {
+        let one = batch_invariant_kernels(caps, 1);
+        let has = |name: &str| one.iter().any(|kernel| kernel.starts_with(name));
+        assert!(has(matmul) && has("attention_decode_128_mixed") && has("attention_prefill"), "{one:?}");
+        for m in [2, 8, 9, 16, 17, 100, 300, 700] {
+            assert_eq!(batch_invariant_kernels(caps, m), one, "{m} rows");
+        }
     }
 }

@@ -14,6 +14,8 @@
 //!   (tokens, positions, sampling states) is checked by the kernels, which report it (`fault.rs`) and
 //!   skip the row: nothing is written to a KV cache, and the row's attention output is unspecified (zeros or
 //!   NaN).
+//! - **Several GPUs by NCCL** ([`nccl`]), which is opened at run time as well: collectives are launched on
+//!   the stream of a dispatcher and captured with its programs.
 //! - **One stream per dispatcher** ([`queue`]). Programs are captured into CUDA graphs and replayed with one
 //!   launch ([`capture`]).
 
@@ -32,6 +34,7 @@ mod l2_prefetch;
 mod launches_tests;
 mod layout;
 mod module;
+pub mod nccl;
 mod preload;
 mod ptx;
 pub mod queue;

@@ -7,14 +7,20 @@
 //! # Programmatic dependent launch
 //!
 //! On compute capability 9.0 a kernel may start before the previous one has finished. Every kernel executes
-//! `griddepcontrol.wait` before it reads what another kernel has written, so this is invisible, with one
-//! exception: the decode attention reads before it waits.
+//! `griddepcontrol.wait` before it reads what another kernel has written, so this is invisible, with three
+//! exceptions: the decode attention, the step of a delta net and the down projection of experts read before
+//! they wait.
 //!
 //! - Positions and sequences. A kernel that writes them must not let the next kernel start early: then no
 //!   later kernel starts before its last block has exited. `advance.cu`, which writes positions, does not.
 //! - With the fused store, the KV cache. A plan fuses the store only where no earlier call of the program may
 //!   still be writing that cache, and the first call of a planned program does not overlap with what was
-//!   launched before it.
+//!   launched before it. The same holds for the states of a delta net.
+//! - The ids of experts, if gate-up has forwarded its result to the down projection. Gate-up lets the next
+//!   kernel start only behind its own wait, so what was written before it is complete then.
+//!
+//! Kernels of other libraries (NCCL) neither wait nor let the next one start early, and may end in more than
+//! one node of a captured graph; the kernel behind one is launched without the attribute.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -125,6 +131,8 @@ pub struct Queue {
     target: Target,
     state: State,
     scratch: Option<Arc<DeviceBlock>>,
+    /// Whether a kernel of another library was launched last.
+    behind_foreign: bool,
     /// Whether kernels may use programmatic dependent launch, if the device has it.
     pub(crate) overlap: bool,
 }
@@ -138,6 +146,7 @@ impl Queue {
             target: Target::Stream(StreamTarget { device, stream, fault }),
             state: State::Idle,
             scratch: None,
+            behind_foreign: false,
             overlap: true,
         })
     }
@@ -149,6 +158,7 @@ impl Queue {
             target: Target::Recorder(crate::recorder::Recorder::new(caps)),
             state: State::Idle,
             scratch: None,
+            behind_foreign: false,
             overlap: true,
         }
     }
@@ -251,15 +261,17 @@ impl Queue {
         if let Target::Recorder(recorder) = &mut self.target {
             return recorder.launch(launch, args);
         }
+        if self.state == State::Loading {
+            let StreamTarget { device, .. } = self.target.stream();
+            return device.modules.function(launch.file, launch.entry, launch.shared).map(drop);
+        }
+        let behind_foreign = std::mem::take(&mut self.behind_foreign);
         let StreamTarget { device, stream, .. } = self.target.stream();
         let function = device.modules.function(launch.file, launch.entry, launch.shared)?;
-        if self.state == State::Loading {
-            return Ok(());
-        }
         device.context.bind()?;
         let mut attributes = [NO_ATTRIBUTE; 2];
         let mut count = 0;
-        if self.overlap && device.overlaps() {
+        if self.overlap && device.overlaps() && !behind_foreign {
             attributes[count].id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
             attributes[count].value.programmaticStreamSerializationAllowed = 1;
             count += 1;
@@ -296,6 +308,16 @@ impl Queue {
             }
             other => other,
         })
+    }
+
+    /// Whether launches are only prepared.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.state == State::Loading
+    }
+
+    /// A kernel of another library was launched on the stream.
+    pub(crate) fn behind_foreign_kernel(&mut self) {
+        self.behind_foreign = true;
     }
 
     /// An error if a program is being loaded or captured.

@@ -146,6 +146,11 @@ pub struct RequestHandle {
 }
 
 impl RequestHandle {
+    /// How many tokens of the prompt came from the prefix cache; known when the first token is there.
+    pub fn cached_tokens(&self) -> Option<usize> {
+        self.events.cached_tokens()
+    }
+
     /// Waits for the next event up to `timeout`; `None` after the last one, or if none came.
     pub fn next_timeout(&mut self, timeout: Duration) -> Option<Event> {
         self.events.recv(Some(timeout))
@@ -183,13 +188,21 @@ impl Drop for RequestHandle {
     }
 }
 
+/// Where the events of a request go.
+struct Route {
+    key: Key,
+    events: EventSender,
+    /// Whether the consumer was told how many tokens were cached.
+    told_cached: bool,
+}
+
 /// The driver thread.
 struct Worker {
     driver: Driver<AnyDevice>,
     commands: Receiver<Command>,
     stats: Arc<Mutex<Stats>>,
     clock: Instant,
-    routes: HashMap<RequestId, (Key, EventSender)>,
+    routes: HashMap<RequestId, Route>,
     ids: HashMap<Key, RequestId>,
     ending: Option<Shutdown>,
 }
@@ -257,7 +270,7 @@ impl Worker {
         match submitted {
             Ok(id) => {
                 self.ids.insert(key, id);
-                self.routes.insert(id, (key, events));
+                self.routes.insert(id, Route { key, events, told_cached: false });
             }
             Err(error) => drop(events.send(Event::Failed(error))),
         }
@@ -271,14 +284,31 @@ impl Worker {
             if events.is_empty() {
                 return;
             }
+            self.tell_cached(&events);
             for (id, event) in events {
                 self.deliver_one(id, event);
             }
         }
     }
 
+    /// Tells consumers how many tokens were cached, before they get their first token.
+    fn tell_cached(&mut self, events: &[(RequestId, Event)]) {
+        for (id, event) in events {
+            let Some(route) = self.routes.get_mut(id).filter(|route| !route.told_cached) else { continue };
+            let tokens = match event {
+                Event::Token(_) => self.driver.scheduler().cached_tokens(*id),
+                Event::Finished { usage, .. } => Some(usage.cached_tokens),
+                Event::Failed(_) => None,
+            };
+            if let Some(tokens) = tokens {
+                route.events.set_cached_tokens(tokens);
+                route.told_cached = true;
+            }
+        }
+    }
+
     fn deliver_one(&mut self, id: RequestId, event: Event) {
-        let Some((key, events)) = self.routes.get(&id) else { return };
+        let Some(Route { key, events, .. }) = self.routes.get(&id) else { return };
         let (key, last) = (*key, event.is_last());
         if let Err(buffered) = events.send(event) {
             self.driver.fail(id, RequestError::ConsumerTooSlow { buffered });

@@ -14,6 +14,8 @@ struct State {
     events: VecDeque<Event>,
     /// Whether the last event was added.
     ended: bool,
+    /// Tokens of the prompt that came from the prefix cache; known from the first token on.
+    cached_tokens: Option<usize>,
     waker: Option<Waker>,
 }
 
@@ -46,6 +48,11 @@ pub(crate) fn event_queue(capacity: usize) -> (EventSender, EventReceiver) {
 }
 
 impl EventSender {
+    /// Sets how many tokens of the prompt came from the prefix cache.
+    pub(crate) fn set_cached_tokens(&self, tokens: usize) {
+        self.queue.lock().cached_tokens = Some(tokens);
+    }
+
     /// Adds an event. `Err` with the number of unread events if the queue is full.
     pub(crate) fn send(&self, event: Event) -> Result<(), usize> {
         let mut state = self.queue.lock();
@@ -113,6 +120,11 @@ impl EventReceiver {
         drop(state);
         drop(earlier);
         Poll::Pending
+    }
+
+    /// How many tokens of the prompt came from the prefix cache, from the first token on.
+    pub(crate) fn cached_tokens(&self) -> Option<usize> {
+        self.0.lock().cached_tokens
     }
 
     /// Whether the last event was added, read or not.

@@ -1,4 +1,5 @@
-//! An engine for many sequences on one device: paged KV cache, prefix cache, continuous batching.
+//! Models on devices: single streams of tokens ([`generation`]), and an engine for many sequences on one
+//! device: paged KV cache, prefix cache, continuous batching.
 //!
 //! - **A step runs rows of many sequences** ([`step::StepPlan`]): a decode row for each sequence that
 //!   generates, then chunks of prompts. A new request joins the next step; nobody waits for a batch to end.
@@ -23,10 +24,12 @@ mod driver;
 mod engine;
 mod error;
 mod events;
+pub mod generation;
 pub mod mock;
 pub mod model;
 pub mod pages;
 pub mod prefix_cache;
+mod ranks;
 mod request;
 mod scheduler;
 pub mod step;
@@ -34,6 +37,14 @@ pub mod step;
 pub use driver::{Driver, Progress, StepDevice, Ticket};
 pub use engine::{AnyDevice, EVENT_CAPACITY, Engine, RequestHandle, Shutdown};
 pub use error::{AuditError, ConfigError, DeviceLost, EngineError, LaunchError, Leak, RequestError};
+pub use generation::{
+    Chat, Device, FitFor, GenerateOptions, Generated, Generation, GpuLayers, LayerFit, LoadOptions,
+    LoadProgress, Model, Perplexity, PerplexityOptions, Sampling, Session, SessionOptions, fit_layers,
+    limit_memory,
+};
 pub use model::{EngineOptions, ModelSampling, TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
+pub use ranks::{
+    Brings, Collectives, CollectivesInUse, JoinError, Met, Nodes, RankGroup, RendezvousError, TensorParallel,
+};
 pub use request::{Constraint, Event, FinishReason, Request, RequestId, SamplingParams, Stop, Usage};
 pub use scheduler::{GroupStats, PreemptionMode, Scheduler, SchedulerConfig, Stats};

@@ -269,7 +269,9 @@ impl MockDevice {
             self.store(row.slot, Cell { position: row.position, ..STALE });
         }
         self.sampled += 1;
-        output.sampled.push(Sampled::token(token));
+        // One value, which depends on all that the row sees, as the token does.
+        let hidden = if logits.hidden { vec![token as f32] } else { Vec::new() };
+        output.sampled.push(Sampled { hidden, ..Sampled::token(token) });
     }
 
     /// Rows run one after the other, so that a row does not see the ones behind it.

@@ -91,6 +91,9 @@ pub struct Request {
     /// How many of the most likely tokens are wanted with their log-probabilities at each position; `None`
     /// for no log-probabilities.
     pub logprobs: Option<u8>,
+    /// Whether each token comes with the hidden state, after the final norm, that it was sampled from. That
+    /// of the first token is an embedding of the prompt.
+    pub hidden: bool,
     /// When generation ends.
     pub stop: Stop,
     /// Restricts the tokens; a panic in it ends the request. The rows of such a request are planned when its
@@ -112,6 +115,7 @@ impl Request {
             tenant: Arc::default(),
             sampling: SamplingParams::default(),
             logprobs: None,
+            hidden: false,
             stop: Stop::default(),
             constraint: None,
             use_prefix_cache: true,

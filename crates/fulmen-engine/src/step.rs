@@ -104,6 +104,8 @@ pub struct LogitsRow {
     /// How many of the most likely tokens are wanted with their log-probabilities; `None` for no
     /// log-probability at all.
     pub logprobs: Option<u8>,
+    /// Whether the hidden state after the final norm is wanted.
+    pub hidden: bool,
     /// The tokens that may be sampled; `None` for all.
     pub mask: Option<TokenMask>,
 }
@@ -196,12 +198,14 @@ pub struct Sampled {
     pub logprob: Option<f32>,
     /// The most likely tokens with their log-probabilities, if wanted.
     pub top: Vec<(u32, f32)>,
+    /// The hidden state, after the final norm, that it was sampled from, if wanted; else empty.
+    pub hidden: Vec<f32>,
 }
 
 impl Sampled {
     /// A token without log-probabilities.
     pub fn token(token: u32) -> Sampled {
-        Sampled { token, logprob: None, top: Vec::new() }
+        Sampled { token, logprob: None, top: Vec::new(), hidden: Vec::new() }
     }
 }
 

@@ -80,9 +80,29 @@ fn listed(files: &[String]) -> String {
 }
 
 /// Types by preference if none is requested: the most common one first, then similar ones.
-const PREFERRED: [&str; 18] = [
-    "Q4_K_M", "Q4_K", "Q4_K_S", "Q5_K_M", "Q5_K_S", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q6_K", "Q8_0", "Q3_K_M",
-    "Q3_K_L", "Q3_K_S", "Q2_K", "BF16", "F16", "F32",
+const PREFERRED: [&str; 22] = [
+    "Q4_K_M",
+    "Q4_K",
+    "Q4_K_S",
+    "Q5_K_M",
+    "Q5_K_S",
+    "MXFP4",
+    "MXFP4_MOE",
+    "Q4_0",
+    "Q4_1",
+    "IQ4_NL",
+    "IQ4_XS",
+    "Q5_0",
+    "Q5_1",
+    "Q6_K",
+    "Q8_0",
+    "Q3_K_M",
+    "Q3_K_L",
+    "Q3_K_S",
+    "Q2_K",
+    "BF16",
+    "F16",
+    "F32",
 ];
 
 /// Small files that a safetensors folder needs or may need.

@@ -9,6 +9,11 @@ use crate::source::SourceError;
 use crate::template::TemplateError;
 use crate::tokenizer::TokenizerError;
 
+/// What is before the message of a tokenizer: one that does not fit into memory may be valid.
+fn tokenizer_prefix(error: &TokenizerError) -> &'static str {
+    if matches!(error, TokenizerError::Memory { .. }) { "" } else { "invalid tokenizer: " }
+}
+
 /// Why a model cannot be loaded or run. Each message says what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -20,7 +25,7 @@ pub enum ModelError {
     #[error(transparent)]
     Metadata(#[from] MetadataError),
     /// The tokenizer is invalid.
-    #[error("invalid tokenizer: {0}")]
+    #[error("{prefix}{0}", prefix = tokenizer_prefix(.0))]
     Tokenizer(#[from] TokenizerError),
     /// The chat template is invalid.
     #[error(transparent)]
@@ -162,6 +167,26 @@ pub enum ModelError {
         expected: String,
         /// What it is.
         found: String,
+    },
+    /// A model that cannot be divided among so many ranks.
+    #[error("{ranks} ranks cannot share the model: {reason}; possible numbers of ranks: {possible}")]
+    Sharding {
+        /// The number of ranks.
+        ranks: u32,
+        /// What does not divide, or is not supported.
+        reason: String,
+        /// The numbers that are possible.
+        possible: String,
+    },
+    /// A rank of a model that is divided among several failed.
+    #[error("rank {rank} of {ranks}: {source}")]
+    Rank {
+        /// The rank, from 0.
+        rank: u32,
+        /// How many there are.
+        ranks: u32,
+        /// Its error.
+        source: Box<ModelError>,
     },
     /// A constraint could not go on: the grammar needs more work than its limits allow, or it is broken.
     #[error("{0}")]

@@ -1,4 +1,5 @@
-//! Language models on top of the compute graph: GGUF files in, text out.
+//! Language models on top of the compute graph: files, tokenizers, chat templates, architectures. The crate
+//! `fulmen-engine` runs them on devices.
 //!
 //! - [`gguf`]: reads GGUF files without trusting anything in them, and writes them.
 //! - [`quantize`]: converts models to smaller data types.
@@ -10,26 +11,27 @@
 //! - [`tokenizer`]: text to token ids and back.
 //! - [`arch`]: one description per architecture (Llama, Qwen2, Qwen3), from which the graph is built for
 //!   every backend.
-//! - [`engine`]: weights on a device, sessions, generation.
 //!
-//! From a file to text, with the model that is built into the `fulmen` command:
+//! From a file to the tokens of a prompt and the graph of a step, with the model that is built into the
+//! `fulmen` command:
 //!
 //! ```
-//! use fulmen_cpu::CpuDispatcher;
-//! use fulmen_model::{FinishReason, GenerateOptions, Model};
+//! use fulmen_core::DType;
+//! use fulmen_model::arch::{Config, GraphSpec, Step};
+//! use fulmen_model::source;
+//! use fulmen_model::tokenizer::{Special, Tokenizer};
 //!
-//! let model = Model::load("../fulmen-cli/assets/story.gguf", Box::new(CpuDispatcher::new()))?;
-//! let mut session = model.session()?;
-//! let mut story = session.generate("Once upon a time", &GenerateOptions::default())?;
-//! while let Some(piece) = story.next_piece()? {
-//!     print!("{piece}");
-//! }
-//! assert!(matches!(story.generated().reason, FinishReason::EndToken(_)));
+//! let file = source::open("../fulmen-cli/assets/story.gguf")?;
+//! let tokenizer = Tokenizer::from_source(file.as_ref())?.expect("a tokenizer");
+//! let tokens = tokenizer.encode_prompt("Once upon a time", Special::AsText);
+//! let step = Step::Prefill { rows: tokens.len() as u32, results: None };
+//! let graph = Config::read(file.as_ref())?
+//!     .graph(file.as_ref(), &GraphSpec::contiguous(step, DType::F16, 1, 128))?;
+//! assert!(graph.ops.len() > 10);
 //! # Ok::<(), fulmen_model::ModelError>(())
 //! ```
 
 pub mod arch;
-pub mod engine;
 mod error;
 pub mod gguf;
 mod mapping;
@@ -43,8 +45,4 @@ pub mod synth;
 pub mod template;
 pub mod tokenizer;
 
-pub use engine::{
-    Chat, Device, FinishReason, GenerateOptions, Generated, Generation, LoadOptions, LoadProgress, Model,
-    Perplexity, PerplexityOptions, Sampling, Session, SessionOptions,
-};
 pub use error::ModelError;

@@ -97,7 +97,7 @@ fn aligned(bytes: SharedBytes) -> SharedBytes {
 
 /// A result that was computed from the data of `source`, unless the data was changed meanwhile: that is then
 /// the error, whatever the result.
-pub(crate) fn unless_changed<T, E: From<SourceError>>(
+pub fn unless_changed<T, E: From<SourceError>>(
     source: &dyn ModelSource,
     result: Result<T, E>,
 ) -> Result<T, E> {
@@ -106,7 +106,7 @@ pub(crate) fn unless_changed<T, E: From<SourceError>>(
 }
 
 /// What remains of a source after its weights were copied to a device: everything but the data.
-pub(crate) struct Description {
+pub struct Description {
     format: String,
     files: Vec<(PathBuf, u64)>,
     metadata: Metadata,
@@ -116,7 +116,8 @@ pub(crate) struct Description {
 }
 
 impl Description {
-    pub(crate) fn of(source: &dyn ModelSource) -> Description {
+    /// Copies all but the data.
+    pub fn of(source: &dyn ModelSource) -> Description {
         let tensors = source.tensors().to_vec();
         Description {
             format: source.format(),

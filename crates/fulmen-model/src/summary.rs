@@ -29,6 +29,10 @@ pub struct Summary {
     pub embedding: Option<u64>,
     /// Query heads.
     pub heads: Option<u64>,
+    /// Layers with attention: all but those with a recurrent state.
+    pub attention_layers: Option<u64>,
+    /// The recurrent states of hybrid models.
+    pub recurrent: Option<RecurrentSummary>,
     /// KV heads, summed over all layers.
     pub total_kv_heads: Option<u64>,
     /// Size of a key head.
@@ -37,6 +41,14 @@ pub struct Summary {
     pub value_size: Option<u64>,
     /// Width of the feed-forward layer.
     pub feed_forward: Option<u64>,
+    /// Experts of a layer.
+    pub experts: Option<u64>,
+    /// Experts that a token uses.
+    pub experts_used: Option<u64>,
+    /// Width of an expert's feed-forward layer.
+    pub expert_feed_forward: Option<u64>,
+    /// Elements that a token uses: all but those of the other experts.
+    pub active_parameters: u64,
     /// The context length the model was trained for.
     pub context: Option<u64>,
     /// Vocabulary size.
@@ -47,6 +59,39 @@ pub struct Summary {
     pub pre_tokenizer: Option<String>,
     /// Whether the file has a chat template.
     pub chat_template: bool,
+}
+
+/// The layers of a hybrid model that have a recurrent state in place of a KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecurrentSummary {
+    /// These layers.
+    pub layers: u64,
+    /// Bytes of a sequence's state in each.
+    pub bytes: u64,
+    /// Columns of the queries, keys and values of a row.
+    pub qkv: u64,
+    /// Columns of the values of a row.
+    pub values: u64,
+}
+
+impl RecurrentSummary {
+    /// Reads the keys of a hybrid model with this number of layers.
+    fn of(
+        number: impl Fn(&str) -> Result<Option<u64>, MetadataError>,
+        layers: u64,
+    ) -> Result<Option<RecurrentSummary>, MetadataError> {
+        let interval = number("full_attention_interval")?.unwrap_or(4).max(1);
+        let (taps, head) = (number("ssm.conv_kernel")?, number("ssm.state_size")?);
+        let (keys, values) = (number("ssm.group_count")?, number("ssm.time_step_rank")?);
+        let (Some(taps), Some(head), Some(keys), Some(values)) = (taps, head, keys, values) else {
+            return Ok(None);
+        };
+        let values = values.saturating_mul(head);
+        let qkv = keys.saturating_mul(head).saturating_mul(2).saturating_add(values);
+        let state = taps.saturating_sub(1).saturating_mul(qkv).saturating_add(values.saturating_mul(head));
+        let (layers, bytes) = (layers - layers / interval, state.saturating_mul(4));
+        Ok(Some(RecurrentSummary { layers, bytes, qkv, values }))
+    }
 }
 
 /// The tensors of one data type.
@@ -71,6 +116,8 @@ pub struct Memory {
     pub kv_f16: u64,
     /// A KV cache in Q8_0, if the head size is a multiple of its block.
     pub kv_q8_0: Option<u64>,
+    /// The recurrent states of one sequence.
+    pub states: u64,
     /// Peak activations during a prefill chunk of [`PREFILL_ROWS`] rows, plus the logits of one row.
     pub activations: u64,
 }
@@ -78,12 +125,17 @@ pub struct Memory {
 impl Memory {
     /// The total with a KV cache in F16.
     pub fn with_f16(&self) -> u64 {
-        self.weights.saturating_add(self.kv_f16).saturating_add(self.activations)
+        self.with_cache(self.kv_f16)
     }
 
     /// The total with a KV cache in Q8_0.
     pub fn with_q8_0(&self) -> Option<u64> {
-        Some(self.weights.saturating_add(self.kv_q8_0?).saturating_add(self.activations))
+        self.kv_q8_0.map(|cache| self.with_cache(cache))
+    }
+
+    fn with_cache(&self, cache: u64) -> u64 {
+        let parts = [self.weights, cache, self.states, self.activations];
+        parts.into_iter().fold(0, u64::saturating_add)
     }
 }
 
@@ -96,7 +148,15 @@ impl Summary {
         let arch = architecture.clone().unwrap_or_default();
         let key = |name: &str| format!("{arch}.{name}");
         let number = |name: &str| metadata.opt_u64(&key(name));
-        let layers = number("block_count")?;
+        // Layers that predict further tokens are not run.
+        let drafts = number("nextn_predict_layers")?.unwrap_or(0);
+        let layers = number("block_count")?.map(|layers| layers.saturating_sub(drafts));
+        let is_hybrid = matches!(&arch[..], "qwen3next" | "qwen35" | "qwen35moe");
+        let recurrent = match layers.filter(|_| is_hybrid) {
+            Some(layers) => RecurrentSummary::of(number, layers)?,
+            None => None,
+        };
+        let attention_layers = layers.map(|layers| layers - recurrent.map_or(0, |states| states.layers));
         let (embedding, heads) =
             (number("embedding_length")?, sum(metadata, &key("attention.head_count"), Some(1))?);
         let head_size = embedding.zip(heads).and_then(|(embedding, heads)| embedding.checked_div(heads));
@@ -110,6 +170,8 @@ impl Summary {
             totals.parameters = totals.parameters.saturating_add(count(tensor.elements()));
             totals.bytes = totals.bytes.saturating_add(count(tensor.bytes()));
         }
+        let experts = number("expert_count")?.filter(|count| *count > 0);
+        let experts_used = number("expert_used_count")?.filter(|_| experts.is_some());
         Ok(Summary {
             name: text("general.name")?,
             parameters: types.values().map(|totals| totals.parameters).fold(0, u64::saturating_add),
@@ -118,13 +180,19 @@ impl Summary {
             layers,
             embedding,
             heads,
+            attention_layers,
+            recurrent,
             total_kv_heads: match metadata.get(&key("attention.head_count_kv")) {
-                None => heads.zip(layers).and_then(|(heads, layers)| heads.checked_mul(layers)),
-                Some(_) => sum(metadata, &key("attention.head_count_kv"), layers)?,
+                None => heads.zip(attention_layers).and_then(|(heads, layers)| heads.checked_mul(layers)),
+                Some(_) => sum(metadata, &key("attention.head_count_kv"), attention_layers)?,
             },
             key_size: number("attention.key_length")?.or(head_size),
             value_size: number("attention.value_length")?.or(head_size),
             feed_forward: sum(metadata, &key("feed_forward_length"), Some(1))?,
+            experts,
+            experts_used,
+            expert_feed_forward: number("expert_feed_forward_length")?,
+            active_parameters: active_parameters(source, experts.zip(experts_used)),
             context: number("context_length")?,
             vocabulary: tokens.or(rows).map(count).or(number("vocab_size")?),
             tokenizer: text("tokenizer.ggml.model")?,
@@ -136,7 +204,7 @@ impl Summary {
 
     /// KV heads per layer, if all layers have the same number.
     pub fn kv_heads(&self) -> Option<u64> {
-        let (all, layers) = self.total_kv_heads.zip(self.layers)?;
+        let (all, layers) = self.total_kv_heads.zip(self.attention_layers)?;
         (layers > 0 && all.is_multiple_of(layers)).then(|| all / layers)
     }
 
@@ -162,32 +230,75 @@ impl Summary {
             weights: self.bytes,
             kv_f16: kv(DType::F16)?,
             kv_q8_0: kv(DType::Q8_0),
+            states: self.state_bytes(),
             activations: self.activations()?,
         })
     }
 
+    /// Bytes of the recurrent states of one sequence.
+    pub fn state_bytes(&self) -> u64 {
+        self.recurrent.map_or(0, |states| states.layers.saturating_mul(states.bytes))
+    }
+
     fn activations(&self) -> Option<u64> {
-        let (embedding, layers) = (self.embedding?, self.layers?.max(1));
+        let (embedding, layers) = (self.embedding?, self.attention_layers?.max(1));
         let q = self.heads?.checked_mul(self.key_size?)?;
         let kv =
             (self.total_kv_heads? / layers).checked_mul(self.key_size?.checked_add(self.value_size?)?)?;
         // Alive beside the residual: the normed row with Q, K and V or with the feed-forward row, or Q, K and
         // V with the attention output. Plus the token and its position.
         let (qkv, attention) = (q.checked_add(kv)?, q.checked_mul(2)?.checked_add(kv)?);
-        let widest = embedding.checked_add(qkv.max(self.feed_forward?))?.max(attention);
+        let widest = embedding.checked_add(qkv.max(self.feed_forward_row()?))?.max(attention);
+        let widest = widest.max(self.delta_net_row(embedding, q)?);
         let row = embedding.checked_add(widest)?.checked_add(2)?;
         let rows = row.checked_mul(PREFILL_ROWS)?.checked_add(self.vocabulary?)?;
         rows.checked_mul(4)
+    }
+
+    /// Values of a row of a hybrid model: those of the delta net, before and after its convolution, or the
+    /// output gate beside what attention has anyway.
+    fn delta_net_row(&self, embedding: u64, q: u64) -> Option<u64> {
+        let Some(RecurrentSummary { qkv, values, .. }) = self.recurrent else { return Some(0) };
+        let convolution = qkv.checked_mul(2)?.checked_add(values)?;
+        let projections = embedding.checked_add(qkv)?.checked_add(values)?;
+        let gated = q.checked_mul(3)?.checked_add(embedding)?;
+        Some(convolution.max(projections).max(gated))
+    }
+
+    /// Values of a row of the feed-forward layer: for a mixture of experts, the weights and ids of the row's
+    /// experts with the router's logits or with the results of these experts.
+    fn feed_forward_row(&self) -> Option<u64> {
+        let Some((experts, used)) = self.experts.zip(self.experts_used) else { return self.feed_forward };
+        let inner = match self.expert_feed_forward {
+            Some(inner) => inner,
+            None => self.feed_forward?.checked_div(used)?,
+        };
+        experts.max(used.checked_mul(inner)?).checked_add(used.checked_mul(2)?)
     }
 
     /// The longest context that fits into `bytes` with a KV cache of this type, capped at the model's own
     /// context.
     pub fn longest_context(&self, dtype: DType, bytes: u64) -> Option<u64> {
         let left = bytes.checked_sub(self.bytes)?.checked_sub(self.activations()?)?;
+        let left = left.checked_sub(self.state_bytes())?;
         let page = self.kv_bytes(dtype)?.checked_mul(KV_PAGE.into())?;
         let fits = left.checked_div(page)?.saturating_mul(KV_PAGE.into());
         Some(self.context.map_or(fits, |context| fits.min(context)))
     }
+}
+
+/// Elements of all tensors, of those of experts the share of `used` of `experts`.
+fn active_parameters(source: &dyn ModelSource, experts: Option<(u64, u64)>) -> u64 {
+    let mut total: u64 = 0;
+    for tensor in source.tensors() {
+        let elements = count(tensor.elements());
+        let active = match experts.filter(|_| tensor.name().contains("_exps.")) {
+            Some((experts, used)) => elements / experts * used.min(experts),
+            None => elements,
+        };
+        total = total.saturating_add(active);
+    }
+    total
 }
 
 /// A number times `times`, or the sum of an array with one number per layer.
@@ -214,7 +325,6 @@ mod tests {
     use fulmen_core::{PlanOptions, SharedBytes};
 
     use super::*;
-    use crate::SessionOptions;
     use crate::arch::{Config, GraphSpec, Step};
     use crate::gguf::{Array, GgufFile, GgufWriter};
     use crate::source::{SourceError, TensorInfo};
@@ -254,6 +364,19 @@ mod tests {
         assert_eq!(summary.longest_context(DType::F16, fits - 1), Some(1024 - 128));
         assert_eq!(summary.longest_context(DType::F16, u64::MAX), Some(2048));
         assert_eq!(summary.longest_context(DType::F16, summary.bytes), None);
+    }
+
+    #[test]
+    fn a_token_uses_a_part_of_a_mixture_of_experts() {
+        let synth = Synth::new(ModelShape::preset("qwen3-30b-a3b").unwrap(), "q4_k_m".parse().unwrap(), 1);
+        let source = Plain { metadata: synth.metadata(), tensors: synth.tensors().unwrap() };
+        let summary = Summary::of(&source).unwrap();
+        assert_eq!((summary.experts, summary.experts_used), (Some(128), Some(8)));
+        assert_eq!(summary.parameters, 30_532_122_624);
+        let of_experts = 48 * 3 * 2048 * 768;
+        assert_eq!(summary.active_parameters, summary.parameters - 120 * of_experts);
+        let dense = Summary::of(&file(|_| ())).unwrap();
+        assert_eq!((dense.experts, dense.active_parameters), (None, dense.parameters));
     }
 
     #[test]
@@ -311,17 +434,14 @@ mod tests {
 
     #[test]
     fn the_estimate_is_near_what_the_engine_plans() {
-        for preset in ["tiny-llama", "tiny-qwen2", "qwen3-0.6b", "qwen3-8b", "llama3.2-1b"] {
+        let presets = ["tiny-llama", "tiny-qwen2", "qwen3-0.6b", "qwen3-8b", "llama3.2-1b", "qwen3-30b-a3b"];
+        for preset in presets {
             // Activations do not depend on the number of layers.
             let shape = ModelShape { layers: 4, ..ModelShape::preset(preset).unwrap() };
             let synth = Synth::new(shape, "q4_k_m".parse().unwrap(), 1);
             let source = Plain { metadata: synth.metadata(), tensors: synth.tensors().unwrap() };
             let (summary, config) = (Summary::of(&source).unwrap(), Config::read(&source).unwrap());
             let memory = summary.memory(1024).unwrap();
-            let session = SessionOptions { context: 1024, ..SessionOptions::default() };
-            assert_eq!(memory.kv_f16, session.cache_bytes(&config));
-            let q8_0 = SessionOptions { cache: DType::Q8_0, ..session };
-            assert_eq!(memory.kv_q8_0, Some(q8_0.cache_bytes(&config)));
             let step = Step::Prefill { rows: PREFILL_ROWS as u32, results: None };
             let spec = GraphSpec::contiguous(step, DType::F16, 1, 1024);
             let plan = config.graph(&source, &spec).unwrap().plan(&PlanOptions::default()).unwrap();

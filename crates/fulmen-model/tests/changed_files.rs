@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fulmen_cpu::CpuDispatcher;
+use fulmen_engine::{LoadOptions, Model};
 use fulmen_model::gguf::{GgufFile, GgufProblem};
 use fulmen_model::quantize::{QuantizePlan, quantize};
 use fulmen_model::source::{self, ModelSource};
 use fulmen_model::synth::{ModelShape, Synth};
-use fulmen_model::{LoadOptions, Model};
 
 /// A model file of an hour ago, so that a change of now is seen at any resolution of the file system's clock.
 fn model(folder: &Path, seed: u64) -> PathBuf {

@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use fulmen_core::{DType, quant};
+use fulmen_engine::{LoadOptions, Model, SessionOptions};
 use fulmen_model::gguf::GgufFile;
 use fulmen_model::quantize::{QuantizePlan, Recipe, quantize};
 use fulmen_model::safetensors::SafetensorsFolder;
 use fulmen_model::source::{self, ModelSource, TensorInfo};
 use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::tokenizer::{Special, Tokenizer};
-use fulmen_model::{LoadOptions, Model, SessionOptions};
 use serde_json::{Value, json};
 
 /// A tensor of a safetensors file: type, shape, bytes.
@@ -34,8 +34,20 @@ fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reverses the conversion to GGUF: tensor names, and the row order of Llama's query and key heads.
-fn theirs(shape: &ModelShape, file: &GgufFile, tensor: &TensorInfo) -> Option<(String, Tensor)> {
+/// Reverses the conversion to GGUF: tensor names, the row order of Llama's query and key heads, and stacked
+/// experts.
+fn theirs(shape: &ModelShape, file: &GgufFile, tensor: &TensorInfo) -> Vec<(String, Tensor)> {
+    let Some((name, (dtype, dims, data))) = named_as_theirs(shape, file, tensor) else { return Vec::new() };
+    let [experts, rows, width] = dims[..] else { return vec![(name, (dtype, dims, data))] };
+    let split = data.chunks(data.len() / experts).enumerate();
+    let of_expert = |(expert, data): (usize, &[u8])| {
+        let name = name.replace("EXPERT", &expert.to_string());
+        (name, (dtype, vec![rows, width], data.to_vec()))
+    };
+    split.map(of_expert).collect()
+}
+
+fn named_as_theirs(shape: &ModelShape, file: &GgufFile, tensor: &TensorInfo) -> Option<(String, Tensor)> {
     let data = file.data(tensor.name()).unwrap().to_vec();
     let name = tensor.name();
     let new = match name {
@@ -54,6 +66,10 @@ fn theirs(shape: &ModelShape, file: &GgufFile, tensor: &TensorInfo) -> Option<(S
                 .replace("attn_k_norm", "self_attn.k_norm")
                 .replace("attn_norm", "input_layernorm")
                 .replace("ffn_norm", "post_attention_layernorm")
+                .replace("ffn_gate_inp", "mlp.gate")
+                .replace("ffn_gate_exps", "mlp.experts.EXPERT.gate_proj")
+                .replace("ffn_up_exps", "mlp.experts.EXPERT.up_proj")
+                .replace("ffn_down_exps", "mlp.experts.EXPERT.down_proj")
                 .replace("ffn_gate", "mlp.gate_proj")
                 .replace("ffn_up", "mlp.up_proj")
                 .replace("ffn_down", "mlp.down_proj");
@@ -88,7 +104,7 @@ fn theirs(shape: &ModelShape, file: &GgufFile, tensor: &TensorInfo) -> Option<(S
 fn config(shape: &ModelShape) -> Value {
     let mut config = json!({
         "architectures": ["SomethingForCausalLM"],
-        "model_type": shape.architecture,
+        "model_type": shape.architecture.replace("qwen3moe", "qwen3_moe"),
         "hidden_size": shape.embedding,
         "intermediate_size": shape.feed_forward,
         "num_hidden_layers": shape.layers,
@@ -105,6 +121,14 @@ fn config(shape: &ModelShape) -> Value {
         "eos_token_id": [2, 3],
         "sliding_window": null,
     });
+    if let Some(experts) = shape.experts {
+        config["num_experts"] = json!(experts.count);
+        config["num_experts_per_tok"] = json!(experts.used);
+        config["moe_intermediate_size"] = json!(experts.feed_forward);
+        config["norm_topk_prob"] = json!(true);
+        config["decoder_sparse_step"] = json!(1);
+        config["mlp_only_layers"] = json!([]);
+    }
     if let Some(factor) = shape.rope_factor {
         config["rope_scaling"] = json!({
             "rope_type": "llama3",
@@ -122,7 +146,7 @@ fn both(preset: &str) -> (GgufFile, ModelShape, BTreeMap<String, Tensor>) {
     let shape = ModelShape { layers: 2, ..ModelShape::preset(preset).unwrap() };
     let recipe: Recipe = "bf16".parse().unwrap();
     let file = Synth::new(shape.clone(), recipe, 1).file().unwrap();
-    let tensors = file.tensors().iter().filter_map(|tensor| theirs(&shape, &file, tensor)).collect();
+    let tensors = file.tensors().iter().flat_map(|tensor| theirs(&shape, &file, tensor)).collect();
     (file, shape, tensors)
 }
 
@@ -141,7 +165,7 @@ fn compare(file: &GgufFile, folder: &dyn ModelSource) {
     assert_eq!(sorted(folder), sorted(file));
     for tensor in file.tensors() {
         let (ours, theirs) = (file.data(tensor.name()).unwrap(), folder.data(tensor.name()).unwrap());
-        let expected = if tensor.dims().len() == 1 && tensor.name() != "rope_freqs.weight" {
+        let expected = if tensor.dtype() == DType::F32 && tensor.name() != "rope_freqs.weight" {
             // They were rounded to BF16.
             let values = quant::dequantize_to_vec(DType::F32, &ours, tensor.elements()).unwrap();
             let rounded = quant::quantize_to_vec(DType::BF16, &values).unwrap();
@@ -155,8 +179,43 @@ fn compare(file: &GgufFile, folder: &dyn ModelSource) {
 }
 
 #[test]
+fn experts_that_do_not_fit_the_configuration_are_refused_by_name() {
+    let (_, shape, tensors) = both("tiny-qwen3moe");
+    let refused = |config: &Value, tensors: &BTreeMap<String, Tensor>| {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), config, tensors);
+        let error = SafetensorsFolder::open(folder.path()).err().unwrap().to_string();
+        error.split_once(": ").unwrap().1.to_owned()
+    };
+    let config = config(&shape);
+    let last = "model.layers.1.mlp.experts.7.up_proj.weight";
+    let mut fewer = tensors.clone();
+    let removed = fewer.remove(last).unwrap();
+    let message = refused(&config, &fewer);
+    assert_eq!(message, "the weight of expert 7 of 8 is missing in \"blk.1.ffn_up_exps.weight\"");
+    let mut more = tensors.clone();
+    more.insert("model.layers.1.mlp.experts.8.up_proj.weight".to_owned(), removed.clone());
+    assert!(refused(&config, &more).ends_with("belongs to an expert that does not exist: num_experts is 8"));
+    let mut other = tensors.clone();
+    other.insert(
+        last.to_owned(),
+        (removed.0, vec![removed.1[1], removed.1[0] / 2], removed.2[..removed.2.len() / 2].to_vec()),
+    );
+    let message = refused(&config, &other);
+    assert!(message.contains(last) && message.contains("those of the other experts are"), "{message}");
+    for (key, value) in [("decoder_sparse_step", json!(2)), ("mlp_only_layers", json!([0]))] {
+        let mut config = config.clone();
+        config[key] = value;
+        assert!(refused(&config, &tensors).starts_with(key));
+    }
+    let mut config = config.clone();
+    config["num_experts"] = json!(null);
+    assert!(refused(&config, &tensors).starts_with("num_experts is missing"));
+}
+
+#[test]
 fn a_folder_is_the_same_model_as_the_file() {
-    for preset in ["tiny-llama", "tiny-llama-untied", "tiny-qwen2", "tiny-qwen3"] {
+    for preset in ["tiny-llama", "tiny-llama-untied", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3moe"] {
         let (file, shape, tensors) = both(preset);
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &config(&shape), &tensors);
@@ -403,7 +462,8 @@ fn configurations_that_are_not_supported_are_refused_by_name() {
     for (message, found) in [
         (
             "config.json: model_type is \"gpt_neox\", which is not supported (supported: llama, mistral, \
-             qwen2, qwen3)",
+             qwen2, qwen3, qwen3_moe, gemma3_text, ministral3, phi3, granite, smollm3, olmo2, olmo3, \
+             gpt_oss)",
             said("model_type", json!("gpt_neox")),
         ),
         (
@@ -411,9 +471,10 @@ fn configurations_that_are_not_supported_are_refused_by_name() {
             said("hidden_act", json!("gelu")),
         ),
         (
-            "rope_scaling.rope_type is \"yarn\", which is not supported",
-            said("rope_scaling", json!({ "type": "yarn" })),
+            "rope_scaling.rope_type is \"dynamic\", which is not supported",
+            said("rope_scaling", json!({ "type": "dynamic", "factor": 2.0 })),
         ),
+        ("rope_scaling is without factor", said("rope_scaling", json!({ "type": "yarn" }))),
         (
             "rope_scaling is without low_freq_factor",
             said("rope_scaling", json!({ "type": "llama3", "factor": 8.0 })),

@@ -1,7 +1,11 @@
 //! Models with random weights: well-formed, deterministic, with the specified dimensions.
 
-use fulmen_core::{DType, quant};
+use fulmen_core::{DType, SharedBytes, quant};
+use fulmen_model::arch::Config;
+use fulmen_model::gguf::{GgufFile, Metadata};
 use fulmen_model::quantize::Recipe;
+use fulmen_model::source::{ModelSource, SourceError, TensorInfo};
+use fulmen_model::summary::Summary;
 use fulmen_model::synth::{ModelShape, Synth};
 
 fn synth(preset: &str, recipe: &str, seed: u64) -> Synth {
@@ -67,10 +71,60 @@ fn full_shapes_have_the_sizes_of_the_real_models() {
         ("qwen3-4b", "q4_k_m", 4_022_468_096, 2_491_323_904),
         ("qwen3-8b", "q4_k_m", 8_190_735_360, 5_021_827_072),
         ("llama3.2-1b", "q4_k_m", 1_235_814_432, 799_862_912),
+        ("qwen3-30b-a3b", "q4_k_m", 30_532_122_624, 18_550_716_416),
+        ("gpt-oss-20b", "mxfp4_moe", 20_914_757_184, 12_096_558_336),
     ] {
         let tensors = synth(preset, recipe, 1).tensors().unwrap();
         let all: usize = tensors.iter().map(|tensor| tensor.elements()).sum();
         let size: usize = tensors.iter().map(|tensor| tensor.bytes()).sum();
         assert_eq!((all, size), (parameters, bytes), "{preset}");
+    }
+}
+
+/// A model with another value of a key.
+struct Changed {
+    file: GgufFile,
+    metadata: Metadata,
+}
+
+impl ModelSource for Changed {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        self.file.tensors()
+    }
+
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.file.tensor(name)
+    }
+
+    fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
+        ModelSource::data(&self.file, name)
+    }
+}
+
+#[test]
+fn layers_that_predict_further_tokens_are_not_run() {
+    let file = || synth("tiny-glm4moe", "f32", 1).file().unwrap();
+    let config = Config::read(&file()).unwrap();
+    assert_eq!((config.layers, config.draft_layers), (3, 1));
+    let experts = config.experts.unwrap();
+    assert_eq!((experts.leading_dense, experts.shared, experts.route.scale), (1, 1, 1.5));
+    assert_eq!(Summary::of(&file()).unwrap().layers, Some(3));
+    let with = |key: &str, value: u32| {
+        let file = file();
+        let mut metadata = file.metadata().clone();
+        metadata.set(format!("glm4moe.{key}"), value);
+        Config::read(&Changed { file, metadata }).map(drop).unwrap_err().to_string()
+    };
+    for (key, value, expected) in [
+        ("nextn_predict_layers", 4, "must be less than the 4 layers, is 4"),
+        ("leading_dense_block_count", 4, "must be at most the 3 layers, is 4"),
+        ("expert_shared_count", 1 << 20, "must be a common width of at most 1048576, is 1048576"),
+        ("expert_group_count", 2, "must be 1 (routing by groups of experts is not supported), is 2"),
+    ] {
+        assert_eq!(with(key, value), format!("metadata key \"glm4moe.{key}\" {expected}"));
     }
 }

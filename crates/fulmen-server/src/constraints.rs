@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use fulmen_constraint::{Compiler, ConstraintError};
 use fulmen_engine::Constraint;
-use fulmen_model::Model;
+use fulmen_engine::Model;
 
 use crate::served::{ConstraintFactory, Grammar};
 
@@ -44,25 +44,25 @@ fn checked(grammar: &Grammar) -> Result<fulmen_constraint::Grammar, ConstraintEr
         Grammar::JsonSchema(schema) => Compiled::json_schema_value(schema.clone()),
         Grammar::Regex(pattern) => Compiled::regex(pattern),
         Grammar::Lark(text) => Compiled::lark(text),
-        Grammar::ToolCalls { .. } => Compiled::lark(&grammar.tool_calls_lark().unwrap_or_default()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fulmen_model::template::ToolFormat;
+    use fulmen_model::template::{ToolFormat, ToolSpec};
     use serde_json::json;
 
     #[test]
     fn required_calls_can_be_compiled() {
+        let tool = |name: &str, schema| ToolSpec::new(name.to_owned(), None, Some(schema)).unwrap();
+        let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
+        let tools = [tool("weather", schema), tool("time", json!({ "type": "object" }))];
         for format in [ToolFormat::Hermes, ToolFormat::Llama3] {
             for several in [true, false] {
-                let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
-                let tools =
-                    vec![("weather".to_owned(), schema), ("time".to_owned(), json!({ "type": "object" }))];
-                let grammar = Grammar::ToolCalls { format, tools, several };
-                checked(&grammar).unwrap_or_else(|error| panic!("{error}: {:?}", grammar.tool_calls_lark()));
+                let text = format.calls_grammar(&tools, several).unwrap();
+                let grammar = Grammar::Lark(text.clone());
+                checked(&grammar).unwrap_or_else(|error| panic!("{error}: {text}"));
             }
         }
     }

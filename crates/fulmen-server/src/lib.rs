@@ -27,6 +27,7 @@ mod guard;
 mod ids;
 mod limits;
 mod metrics;
+mod mock;
 mod ollama;
 mod openai;
 mod openapi;
@@ -37,11 +38,15 @@ mod registry;
 mod serve;
 mod served;
 mod stalled;
+mod tls;
 
-pub use engine_model::{Embedder, EngineModel, EngineModelError, SamplingMap, SharedTokenizer};
+pub use engine_model::{
+    EmbedFunction, Embedder, EngineModel, EngineModelError, SamplingMap, SharedTokenizer,
+};
 pub use error::ApiError;
 pub use generation::SamplingDefaults;
 pub use limits::Limits;
+pub use mock::{StepClock, mock_model};
 pub use options::{DEFAULT_PORT, LogFormat, ServerOptions};
 pub use registry::{
     DuplicateName, Lease, ModelLoader, ModelSpec, ModelStatus, PresetError, Presets, Registry,
@@ -49,3 +54,4 @@ pub use registry::{
 };
 pub use serve::{Server, ServerError};
 pub use served::{ConstraintFactory, EmbedError, Grammar, ModelInfo, ServedModel};
+pub use tls::{TlsError, TlsFiles};

@@ -145,7 +145,7 @@ impl Metrics {
 /// The figures of the engines, by model.
 fn engines(registry: &Registry, out: &mut String) {
     type Figure = (&'static str, &'static str, &'static str, fn(&Stats) -> u64);
-    let figures: [Figure; 10] = [
+    let figures: [Figure; 11] = [
         ("fulmen_engine_waiting", "gauge", "Requests in the queue.", |s| s.waiting as u64),
         ("fulmen_engine_running", "gauge", "Sequences in slots.", |s| s.running as u64),
         ("fulmen_engine_pages", "gauge", "KV pages.", |s| {
@@ -157,6 +157,7 @@ fn engines(registry: &Registry, out: &mut String) {
         ("fulmen_engine_cached_pages", "gauge", "KV pages in the prefix cache.", |s| s.cached_pages as u64),
         ("fulmen_engine_steps_total", "counter", "Steps of the device.", |s| s.steps),
         ("fulmen_engine_tokens_total", "counter", "Tokens that were delivered.", |s| s.generated_tokens),
+        ("fulmen_engine_decode_rows_total", "counter", "Decode rows.", |s| s.decode_rows),
         ("fulmen_engine_prefill_rows_total", "counter", "Prefill rows.", |s| s.prefill_rows),
         ("fulmen_engine_preemptions_total", "counter", "Preemptions.", |s| s.swapped_out + s.dropped),
         ("fulmen_engine_failed_total", "counter", "Requests that ended with an error.", |s| s.failed),

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::limits::Limits;
+use crate::tls::TlsFiles;
 
 /// The port that `fulmen serve` takes without `--port`.
 pub const DEFAULT_PORT: u16 = 8080;
@@ -34,6 +35,8 @@ pub struct ServerOptions {
     /// Values of the `Host` header beside those of this machine. Other values are refused if the server
     /// listens on a loopback address, against DNS rebinding.
     pub allowed_hosts: Vec<String>,
+    /// The certificate for HTTPS; without it the server speaks HTTP.
+    pub tls: Option<TlsFiles>,
     /// Limits of requests.
     pub limits: Limits,
     /// Time without a token after which a comment is sent on an event stream.
@@ -52,6 +55,7 @@ impl Default for ServerOptions {
             insecure: false,
             cors_origins: Vec::new(),
             allowed_hosts: Vec::new(),
+            tls: None,
             limits: Limits::default(),
             keep_alive: Duration::from_secs(15),
             log: LogFormat::Off,

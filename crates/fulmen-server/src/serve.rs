@@ -13,9 +13,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 
 use crate::app::{App, router};
@@ -23,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::registry::Registry;
 use crate::stalled::StallGuard;
+use crate::tls::{TlsError, TlsFiles};
 
 /// Bytes of the headers of a request.
 const HEADER_BYTES: usize = 32 << 10;
@@ -50,6 +53,9 @@ pub enum ServerError {
         /// What the system said.
         error: io::Error,
     },
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// An origin that no header can have.
     #[error("the origin {0:?} is not valid; expected one such as https://example.org, or *")]
     Origin(String),
@@ -60,6 +66,7 @@ pub struct Server {
     listener: TcpListener,
     app: Arc<App>,
     address: SocketAddr,
+    tls: Option<TlsAcceptor>,
 }
 
 impl Server {
@@ -75,11 +82,12 @@ impl Server {
         if let Some(origin) = options.cors_origins.iter().find(|origin| !valid(origin)) {
             return Err(ServerError::Origin(origin.clone()));
         }
+        let tls = options.tls.as_ref().map(TlsFiles::acceptor).transpose()?;
         let failed = |error| ServerError::Bind { address: asked, error };
         let listener = TcpListener::bind(asked).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let app = App { registry, metrics: Arc::default(), options, ending: AtomicBool::new(false) };
-        Ok(Server { listener, app: Arc::new(app), address })
+        Ok(Server { listener, app: Arc::new(app), address, tls })
     }
 
     /// Where it listens.
@@ -87,12 +95,18 @@ impl Server {
         self.address
     }
 
+    /// Where it listens, as a URL.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
     /// Answers requests until `shutdown` is ready; then takes no more connections, finishes the answers that
     /// have begun, and unloads all models.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Server { listener, app, .. } = self;
+        let Server { listener, app, tls, .. } = self;
         let sweeper = tokio::spawn(sweep(Arc::clone(&app)));
-        let connections = Connections::new(&app);
+        let connections = Connections::new(&app, tls);
         let tasks = connections.accept(&listener, shutdown).await;
         drop(listener);
         app.ending.store(true, Ordering::Relaxed);
@@ -117,10 +131,11 @@ struct Connections {
     permits: Arc<Semaphore>,
     graceful: GracefulShutdown,
     tasks: JoinSet<()>,
+    tls: Option<TlsAcceptor>,
 }
 
 impl Connections {
-    fn new(app: &Arc<App>) -> Connections {
+    fn new(app: &Arc<App>, tls: Option<TlsAcceptor>) -> Connections {
         Connections {
             router: router(Arc::clone(app)),
             metrics: Arc::clone(&app.metrics),
@@ -128,6 +143,7 @@ impl Connections {
             permits: Arc::new(Semaphore::new(app.options.limits.connections)),
             graceful: GracefulShutdown::new(),
             tasks: JoinSet::new(),
+            tls,
         }
     }
 
@@ -149,9 +165,21 @@ impl Connections {
     fn serve(&mut self, stream: TcpStream, permit: OwnedSemaphorePermit) {
         let (router, metrics) = (self.router.clone(), Arc::clone(&self.metrics));
         let (watcher, header_timeout) = (self.graceful.watcher(), self.header_timeout);
+        let tls = self.tls.clone();
         self.tasks.spawn(async move {
             let _counted = metrics.connection();
-            connection(stream, router, watcher, header_timeout).await;
+            // Tokens are small, and must not wait for each other.
+            let _ = stream.set_nodelay(true);
+            let stream = StallGuard::new(stream, STALL);
+            match tls {
+                None => connection(stream, router, watcher, header_timeout).await,
+                Some(tls) => {
+                    // A handshake that fails is the client's affair.
+                    if let Ok(Ok(stream)) = tokio::time::timeout(header_timeout, tls.accept(stream)).await {
+                        connection(stream, router, watcher, header_timeout).await;
+                    }
+                }
+            }
             drop(permit);
         });
     }
@@ -173,9 +201,12 @@ async fn accept_one(
 }
 
 /// Answers the requests of a connection, one after the other.
-async fn connection(stream: TcpStream, router: Router, watcher: Watcher, header_timeout: Duration) {
-    // Tokens are small, and must not wait for each other.
-    let _ = stream.set_nodelay(true);
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    watcher: Watcher,
+    header_timeout: Duration,
+) {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let mut router = router.clone();
         async move {
@@ -187,7 +218,7 @@ async fn connection(stream: TcpStream, router: Router, watcher: Watcher, header_
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
         .max_header_size(HEADER_BYTES)
-        .serve_connection(TokioIo::new(StallGuard::new(stream, STALL)), service);
+        .serve_connection(TokioIo::new(stream), service);
     // A client that goes away is no event of the server.
     let _ = watcher.watch(connection).await;
 }

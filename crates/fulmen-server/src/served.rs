@@ -1,8 +1,8 @@
 //! What the server needs of a model.
 
+use fulmen_engine::Sampling;
 use fulmen_engine::{Constraint, Request, RequestHandle, SamplingParams, Stats};
-use fulmen_model::Sampling;
-use fulmen_model::template::{ChatTemplate, ToolFormat};
+use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::Tokenizer;
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ pub enum EmbedError {
     #[error("this model gives no embeddings")]
     Unsupported,
     /// The text is too long.
-    #[error("a text of {tokens} tokens is longer than the context of {context}")]
+    #[error("a text of {tokens} tokens does not fit into the context of {context}")]
     TooLong {
         /// Tokens of the text.
         tokens: usize,
@@ -97,70 +97,10 @@ pub enum Grammar {
     Lark(String),
     /// A regular expression for the whole answer.
     Regex(String),
-    /// At least one call of a tool, in the format of the model's family.
-    ToolCalls {
-        /// How calls are written.
-        format: ToolFormat,
-        /// Names and parameter schemas of the tools that may be called.
-        tools: Vec<(String, Value)>,
-        /// Whether more than one call may follow.
-        several: bool,
-    },
-}
-
-impl Grammar {
-    /// The grammar of required calls in Lark's syntax with JSON schemas, as llguidance reads it; `None` for
-    /// other grammars. The name comes before the arguments, as models were trained.
-    pub fn tool_calls_lark(&self) -> Option<String> {
-        let Grammar::ToolCalls { format, tools, several } = self else { return None };
-        let (open, close, between) = match format {
-            ToolFormat::Hermes => ("<tool_call>\\n", "\\n</tool_call>", "\\n"),
-            ToolFormat::Llama3 => ("", "", "; "),
-        };
-        let quoted = |text: &str| (!text.is_empty()).then(|| format!("\"{text}\""));
-        let more = if *several { format!(" (\"{between}\" call)*") } else { String::new() };
-        let names: Vec<String> = (0..tools.len()).map(|at| format!("tool_{at}")).collect();
-        let mut text = format!("start: call{more}\n");
-        let parts = [quoted(open), Some(format!("({})", names.join(" | "))), quoted(close)];
-        let parts: Vec<String> = parts.into_iter().flatten().collect();
-        text += &format!("call: {}\n", parts.join(" "));
-        let key = format.arguments_key();
-        for (at, (name, schema)) in tools.iter().enumerate() {
-            text += &format!(
-                "tool_{at}: \"{{\\\"name\\\": \\\"{name}\\\", \\\"{key}\\\": \" arguments_{at} \"}}\"\n"
-            );
-            text += &format!("arguments_{at}: %json {schema}\n");
-        }
-        Some(text)
-    }
 }
 
 /// Makes constraints on answers. An error is the client's: its grammar is wrong.
 pub trait ConstraintFactory: Send + Sync {
     /// A constraint for one answer.
     fn constraint(&self, grammar: &Grammar) -> Result<Box<dyn Constraint>, String>;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn required_calls_are_a_grammar() {
-        let tools = vec![("weather".to_owned(), json!({ "type": "object" })), ("time".to_owned(), json!({}))];
-        let grammar = Grammar::ToolCalls { format: ToolFormat::Hermes, tools, several: true };
-        let expected = r#"start: call ("\n" call)*
-call: "<tool_call>\n" (tool_0 | tool_1) "\n</tool_call>"
-tool_0: "{\"name\": \"weather\", \"arguments\": " arguments_0 "}"
-arguments_0: %json {"type":"object"}
-tool_1: "{\"name\": \"time\", \"arguments\": " arguments_1 "}"
-arguments_1: %json {}
-"#;
-        assert_eq!(grammar.tool_calls_lark().unwrap(), expected);
-        let tools = vec![("a".to_owned(), json!({}))];
-        let one = Grammar::ToolCalls { format: ToolFormat::Llama3, tools, several: false };
-        assert!(one.tool_calls_lark().unwrap().starts_with("start: call\ncall: (tool_0)\n"));
-        assert_eq!(Grammar::JsonObject.tool_calls_lark(), None);
-    }
 }

@@ -264,7 +264,7 @@ pub fn normal(random: &mut fastrand::Rng, n: usize, mean: f32, deviation: f32) -
 /// The byte offsets of the f16 scales and minima in a block.
 fn scales(dtype: DType) -> &'static [usize] {
     match dtype {
-        DType::Q4_0 | DType::Q5_0 | DType::Q8_0 => &[0],
+        DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL | DType::IQ4_XS => &[0],
         DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
         DType::Q2_K => &[80, 82],
         DType::Q3_K => &[108],
@@ -283,6 +283,10 @@ fn blocks(random: &mut fastrand::Rng, dtype: DType, count: usize) -> Vec<u8> {
             let sign = if random.bool() { 1.0 } else { -1.0 };
             let scale = half::f16::from_f32(sign * (0.005 + 0.01 * random.f32()));
             block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+        if dtype == DType::MXFP4 {
+            // Scales of 2^-8 to 2^-6.
+            block[0] = random.u8(119..=121);
         }
         if dtype == DType::Q8_K {
             block[..4].copy_from_slice(&(0.005 + 0.01 * random.f32()).to_le_bytes());

@@ -98,6 +98,14 @@ fn outputs(call: &OpCall) -> Vec<Output> {
             parts.flat_map(|part| floats(part.output, area(c.m, part.weight.rows))).collect()
         }
         OpCall::GateUp(c) => floats(c.output, area(c.m, c.gate.rows)),
+        OpCall::Route(c) => {
+            let count = area(c.m, c.route.top);
+            let mut outputs = floats(c.weights, count);
+            outputs.push(Output { ptr: c.ids, bytes: 4 * count, dtype: DType::U32 });
+            outputs
+        }
+        OpCall::ExpertGateUp(c) => floats(c.output, area(c.m, c.top * c.n())),
+        OpCall::ExpertDown(c) => floats(c.output, area(c.m, c.n())),
         OpCall::RmsNorm(c) => floats(c.output, area(c.rows, c.width)),
         OpCall::AddRmsNorm(c) => {
             [c.output, c.sum].into_iter().flat_map(|ptr| floats(ptr, area(c.rows, c.width))).collect()
@@ -111,6 +119,19 @@ fn outputs(call: &OpCall) -> Vec<Output> {
             outputs.extend(store(&c.store));
             outputs
         }
+        OpCall::AllReduce(c) => floats(c.output, c.n_elements),
+        OpCall::AllGather(c) => floats(c.output, area(c.m, c.gathered_width())),
+        OpCall::CausalConv(c) => {
+            let mut outputs = floats(c.output, area(c.m, c.channels));
+            outputs.extend(floats(c.state.ptr, c.state.n_seqs as usize * c.state_width()));
+            outputs
+        }
+        OpCall::GatedDeltaRule(c) => {
+            let mut outputs = floats(c.output, area(c.m, c.heads.value_width()));
+            outputs.extend(floats(c.state.ptr, area(c.state.n_seqs, c.heads.state_width())));
+            outputs
+        }
+        OpCall::SigmoidGate(c) => floats(c.output, area(c.m, c.n)),
         OpCall::Copy(c) => floats(c.output, c.bytes / 4),
         OpCall::ArgMax(c) => vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }],
         OpCall::Sample(c) => vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }],
@@ -150,6 +171,10 @@ macro_rules! delegate {
 impl<B: Backend> KernelDispatch for Broken<B> {
     fn backend(&self) -> &'static str {
         self.inner.backend()
+    }
+
+    fn batch_invariant(&self, call: &OpCall) -> bool {
+        self.inner.batch_invariant(call)
     }
 
     delegate! {

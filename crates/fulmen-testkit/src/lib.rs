@@ -123,11 +123,11 @@ pub fn device_or_say_so<T, E: std::fmt::Display>(opened: Result<T, E>, require: 
 }
 
 /// Large rows of each (op, type) that a test runs unless `FULMEN_TEST_SAMPLE` gives another number.
-pub const LARGE_ROWS: usize = 2;
+pub const LARGE_ROWS: usize = 1;
 
 /// Quick rows of each (op, type) in tests that repeat the table on another instruction set, unless
 /// `FULMEN_TEST_SAMPLE` gives another number.
-pub const QUICK_ROWS: usize = 8;
+pub const QUICK_ROWS: usize = 4;
 
 /// The command that runs the test of this name in the calling test binary.
 #[macro_export]

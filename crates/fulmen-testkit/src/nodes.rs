@@ -68,10 +68,13 @@ impl Writer {
             }
             OpCall::MulMat(c) => self.mul_mat(c),
             OpCall::GateUp(c) => {
-                let params = OpParams { up_ptr: c.up.ptr, up_qtype: Some(c.up.dtype), ..weight(&c.gate) };
+                let gate_activation = c.activation;
+                let (up_ptr, up_qtype) = (c.up.ptr, Some(c.up.dtype));
+                let params = OpParams { up_ptr, up_qtype, gate_activation, ..weight(&c.gate) };
                 let inputs = vec![self.rows(c.input, c.m, c.k)];
                 self.push((op, c.output, [c.gate.rows, c.k, c.m, 0], inputs), params)
             }
+            OpCall::Route(_) | OpCall::ExpertGateUp(_) | OpCall::ExpertDown(_) => self.experts(call),
             OpCall::RmsNorm(c) => {
                 let params = OpParams { gamma_ptr: c.gamma, scalar: c.epsilon, ..none };
                 let inputs = vec![self.rows(c.input, c.rows, c.width)];
@@ -115,6 +118,7 @@ impl Writer {
                 };
                 self.push((op, c.output, [heads.q_width(), 1, m, 0], inputs), params)
             }
+            OpCall::AllReduce(_) | OpCall::AllGather(_) => self.collective(call),
             OpCall::Copy(c) => {
                 let n = (c.bytes / 4) as u32;
                 let inputs = vec![self.rows(c.input, 1, n)];
@@ -162,7 +166,104 @@ impl Writer {
                 };
                 self.push((op, c.tokens, [1, 1, c.m, 0], inputs), params)
             }
+            OpCall::CausalConv(_) | OpCall::GatedDeltaRule(_) | OpCall::SigmoidGate(_) => {
+                self.recurrent(call)
+            }
             call => self.element_wise(call),
+        }
+    }
+
+    fn collective(&mut self, call: &OpCall) -> usize {
+        let (ranks, output, shape, input) = match call {
+            OpCall::AllReduce(c) => {
+                let n = c.n_elements as u32;
+                (c.ranks, c.output, [n, 1, 1, 0], self.rows(c.input, 1, n))
+            }
+            OpCall::AllGather(c) => {
+                let shape = [c.gathered_width(), 1, c.m, 0];
+                (c.ranks, c.output, shape, self.rows(c.input, c.m, c.width))
+            }
+            other => unreachable!("{} is not a collective", other.op()),
+        };
+        self.push((call.op(), output, shape, vec![input]), OpParams { ranks, ..OpParams::default() })
+    }
+
+    fn recurrent(&mut self, call: &OpCall) -> usize {
+        let (op, none) = (call.op(), OpParams::default());
+        match call {
+            OpCall::CausalConv(c) => {
+                let inputs = vec![self.rows(c.input, c.m, c.channels)];
+                let inputs = self.slots(inputs, [Some(c.positions), c.sequences], c.m);
+                let (weight_ptr, int_param) = (c.weight, c.taps);
+                let params = OpParams { weight_ptr, int_param, recurrent: Some(c.state), ..none };
+                self.push((op, c.output, [c.channels, 1, c.m, 0], inputs), params)
+            }
+            OpCall::GatedDeltaRule(c) => {
+                let (m, values) = (c.m, c.heads.n_v_heads);
+                let inputs = vec![
+                    self.rows(c.input, m, c.heads.width()),
+                    self.rows(c.alpha, m, values),
+                    self.rows(c.beta, m, values),
+                ];
+                let inputs = self.slots(inputs, [Some(c.positions), c.sequences], m);
+                let params = OpParams {
+                    weight_ptr: c.decay,
+                    bias_ptr: c.dt,
+                    bias_len: values,
+                    scalar: c.epsilon,
+                    delta_heads: Some(c.heads),
+                    recurrent: Some(c.state),
+                    ..none
+                };
+                self.push((op, c.output, [c.heads.value_width(), 1, m, 0], inputs), params)
+            }
+            OpCall::SigmoidGate(c) => {
+                let inputs = vec![self.rows(c.input, c.m, c.n), self.rows(c.gate, c.m, c.gates)];
+                self.push((op, c.output, [c.n, 1, c.m, 0], inputs), none)
+            }
+            call => panic!("{call:?} has no recurrent state"),
+        }
+    }
+
+    fn experts(&mut self, call: &OpCall) -> usize {
+        let (op, none) = (call.op(), OpParams::default());
+        match call {
+            OpCall::Route(c) => {
+                let inputs = vec![self.rows(c.logits, c.m, c.n_experts)];
+                let params = OpParams {
+                    route: Some(c.route),
+                    second_ptr: c.ids,
+                    bias_ptr: c.bias.unwrap_or(0),
+                    bias_len: c.bias.map_or(0, |_| c.n_experts),
+                    ..none
+                };
+                self.push((op, c.weights, [c.route.top, 1, c.m, 0], inputs), params)
+            }
+            OpCall::ExpertGateUp(c) => {
+                let inputs = vec![self.rows(c.input, c.m, c.k), self.leaf(c.ids, c.m, c.top, DType::U32)];
+                let params = OpParams {
+                    up_ptr: c.up.ptr,
+                    up_qtype: Some(c.up.dtype),
+                    bias_ptr: c.gate_bias.unwrap_or(0),
+                    up_bias_ptr: c.up_bias.unwrap_or(0),
+                    n_experts: c.n_experts,
+                    activation: c.activation,
+                    ..weight(&c.gate)
+                };
+                self.push((op, c.output, [c.top * c.n(), c.k, c.m, 0], inputs), params)
+            }
+            OpCall::ExpertDown(c) => {
+                let mut inputs = vec![
+                    self.rows(c.input, c.m, c.top * c.k),
+                    self.leaf(c.ids, c.m, c.top, DType::U32),
+                    self.rows(c.weights, c.m, c.top),
+                ];
+                inputs.extend(c.residual.map(|ptr| self.rows(ptr, c.m, c.n())));
+                let (bias_ptr, n_experts) = (c.bias.unwrap_or(0), c.n_experts);
+                let params = OpParams { bias_ptr, n_experts, ..weight(&c.down) };
+                self.push((op, c.output, [c.n(), c.k, c.m, 0], inputs), params)
+            }
+            call => panic!("{call:?} has no experts"),
         }
     }
 
@@ -205,8 +306,17 @@ impl Writer {
 
     fn attention(&mut self, c: &AttentionCall) -> usize {
         let (width, kv_width) = (c.heads.q_width(), c.heads.kv_width());
-        let params =
-            OpParams { heads: c.heads, scalar: c.scale, int_param: c.layer as u32, ..OpParams::default() };
+        let Scores { scale, window, softcap, temperature, sinks } = c.scores;
+        let params = OpParams {
+            heads: c.heads,
+            scalar: scale,
+            window,
+            softcap,
+            temperature,
+            sinks_ptr: sinks.unwrap_or(0),
+            int_param: c.layer as u32,
+            ..OpParams::default()
+        };
         let mut inputs = vec![self.rows(c.q, c.m, width)];
         match c.kv {
             KvSource::Rows { k, v } => {

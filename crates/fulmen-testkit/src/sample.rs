@@ -6,7 +6,7 @@
 //!
 //! - `FULMEN_TEST_SAMPLE=N`, `N:SEED` or `:SEED`: how many rows of each (op, type) are taken, and the seed
 //!   that chooses them. Without a count each test has its own default; without a seed it is the number of the
-//!   day, so that runs of one day agree. `scripts/test` derives the seed from the commit.
+//!   day, so that runs of one day agree. `scripts/test` derives the seed from the files.
 //! - `FULMEN_TEST_FULL=1`: every row.
 //! - `FULMEN_TEST_ROW=NAME`: exactly the row of this name, whatever the filter and the sample say.
 //! - A row that a filter asks for by name always runs.
@@ -30,12 +30,14 @@ pub enum Sample {
     Full,
     /// The row of this name.
     Row(String),
-    /// Some rows of each op and type.
+    /// Some rows of each group: of each op and type, or of each op.
     Seeded {
         /// Rows up to this size are all taken; `None` samples quick rows, too.
         always: Option<Size>,
-        /// How many of the other rows of each op and type are taken.
+        /// How many of the other rows of each group are taken.
         per_group: usize,
+        /// Whether the types of an op are groups of their own.
+        by_type: bool,
         /// Chooses them.
         seed: u64,
     },
@@ -67,6 +69,14 @@ impl Sample {
         Sample::from_env(None, per_group)
     }
 
+    /// Counts rows of each op, whatever their types, instead of those of each op and type.
+    pub fn by_op(mut self) -> Sample {
+        if let Sample::Seeded { by_type, .. } = &mut self {
+            *by_type = false;
+        }
+        self
+    }
+
     fn from_env(always: Option<Size>, per_group: usize) -> Sample {
         if let Some(name) = variable("FULMEN_TEST_ROW") {
             return Sample::Row(name);
@@ -75,23 +85,24 @@ impl Sample {
             return Sample::Full;
         }
         let (count, seed) = count_and_seed();
-        Sample::Seeded { always, per_group: count.unwrap_or(per_group), seed }
+        Sample::Seeded { always, per_group: count.unwrap_or(per_group), by_type: true, seed }
     }
 
     /// Whether each row of a table is run, in the order of the table.
     pub(crate) fn select(&self, rows: &[RowKey<'_>], filter: &Filter) -> Vec<bool> {
-        let (always, per_group, seed) = match self {
+        let (always, per_group, by_type, seed) = match self {
             Sample::Row(name) => return rows.iter().map(|row| row.name == name).collect(),
             Sample::Full => return rows.iter().map(|row| filter.takes_row(row)).collect(),
-            Sample::Seeded { always, per_group, seed } => (*always, *per_group, *seed),
+            Sample::Seeded { always, per_group, by_type, seed } => (*always, *per_group, *by_type, *seed),
         };
         let mut run = vec![false; rows.len()];
-        let mut groups: HashMap<(&str, DType), Vec<(u64, usize)>> = HashMap::new();
+        let mut groups = HashMap::<_, Vec<(u64, usize)>>::new();
         for (index, row) in rows.iter().enumerate().filter(|(_, row)| filter.takes_row(row)) {
             if !filter.name.is_empty() || always.is_some_and(|size| row.size <= size) {
                 run[index] = true;
             } else {
-                groups.entry((row.op, row.dtype)).or_default().push((rank(seed, row.name), index));
+                let group = (row.op, by_type.then_some(row.dtype));
+                groups.entry(group).or_default().push((rank(seed, row.name), index));
             }
         }
         for mut group in groups.into_values() {
@@ -185,7 +196,7 @@ mod tests {
     }
 
     fn seeded(per_group: usize, seed: u64) -> Sample {
-        Sample::Seeded { always: Some(Size::Quick), per_group, seed }
+        Sample::Seeded { always: Some(Size::Quick), per_group, by_type: true, seed }
     }
 
     #[test]
@@ -230,6 +241,21 @@ mod tests {
             }
         }
         assert!(groups.values().all(|&(rows, run)| run == rows.min(3)), "{groups:?}");
+    }
+
+    #[test]
+    fn rows_of_an_op_are_counted_whatever_their_types() {
+        let large = |sample: &Sample| -> HashMap<&str, usize> {
+            let cases = table();
+            let taken = names(&cases, sample, &Filter::default());
+            let mut counts = HashMap::new();
+            for case in cases.iter().filter(|case| case.size > Size::Quick && taken.contains(&case.name)) {
+                *counts.entry(case.op).or_default() += 1;
+            }
+            counts
+        };
+        assert_eq!(large(&seeded(2, 1).by_op())["mul_mat"], 2);
+        assert!(large(&seeded(2, 1))["mul_mat"] > 10);
     }
 
     #[test]

@@ -15,11 +15,11 @@ fn run(filter: &Filter, sample: &Sample, test: &str) {
 }
 
 /// Every quick row; of the large ones (lengths around what one dimension of a grid holds, weights of a real
-/// model's size or with more rows than a grid has workgroups in a dimension) one of each operation and type.
+/// model's size or with more rows than a grid has workgroups in a dimension) one of each operation.
 #[test]
 fn rows() {
     let filter = Filter { up_to: Some(Size::Large), ..Filter::default() };
-    run(&filter, &Sample::of_large_rows(1), this_test!("rows"));
+    run(&filter, &Sample::of_large_rows(1).by_op(), this_test!("rows"));
 }
 
 #[test]

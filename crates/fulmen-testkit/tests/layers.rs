@@ -53,7 +53,11 @@ fn every_fusion_and_memory_plan_matches_the_reference() {
                 let spec = LayerSpec { kind, layers: 2, m, weights, cache, n_seqs };
                 for fusions in [Fusions::all(), Fusions::none()] {
                     for sharing in [Sharing::Never, Sharing::ByLifetime, Sharing::InPlace] {
-                        compare_steps(&spec, &PlanOptions { fusions, sharing, guard: GUARD }, 4);
+                        compare_steps(
+                            &spec,
+                            &PlanOptions { fusions, sharing, guard: GUARD, ..PlanOptions::default() },
+                            4,
+                        );
                     }
                 }
             }
@@ -74,7 +78,7 @@ fn each_fusion_alone_matches_the_reference() {
             Fusions { shared_input: true, ..none },
             Fusions { rope_store: true, ..none },
         ] {
-            compare_steps(&spec, &PlanOptions { fusions, sharing: Sharing::InPlace, guard: GUARD }, 3);
+            compare_steps(&spec, &PlanOptions { fusions, guard: GUARD, ..PlanOptions::default() }, 3);
         }
     }
 }

@@ -169,7 +169,7 @@ proptest! {
         let mut cpu = CpuDispatcher::with_threads(1);
         for fusions in [Fusions::none(), Fusions::all()] {
             for sharing in [Sharing::Never, Sharing::ByLifetime, Sharing::InPlace] {
-                let options = PlanOptions { fusions, sharing, guard: GUARD };
+                let options = PlanOptions { fusions, sharing, guard: GUARD, ..PlanOptions::default() };
                 let rig = Rig::new(&mut cpu, graph.clone(), &options, &data).unwrap();
                 let through_nodes = nodes_of(rig.bound.program()).check().unwrap();
                 prop_assert!(calls(rig.bound.program()).eq(calls(&through_nodes)));

@@ -19,7 +19,7 @@ fn run(without: Features, up_to: Size, sample: &Sample, test: &str) {
 }
 
 /// Rows of each op and type, quick or large.
-const ROWS: usize = 6;
+const ROWS: usize = 2;
 
 #[test]
 fn rows() {

@@ -117,7 +117,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let cache = Cache { dtype, n_pages, n_seqs: 1, seq_pages: n_pages };
                 let kv = KvInput::Cache { cache, sequences: false };
                 let scale = 1.0 / (heads.head_dim as f32).sqrt();
-                let plan = attention_by(kind, &Attention { m, heads, scale, kv }, &caps)?;
+                let plan = attention_by(kind, &Attention { m, heads, scores: scale.into(), kv }, &caps)?;
                 let first = seen - m.min(seen);
                 let positions: Vec<u32> = (0..m).map(|r| if m == 8 { seen - 1 } else { first + r }).collect();
                 let total: f64 = positions.iter().map(|&p| f64::from(p) + 1.0).sum();

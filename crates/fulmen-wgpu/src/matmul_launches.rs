@@ -39,6 +39,8 @@ pub(crate) struct KernelChooser<'a> {
     pub(crate) weight: &'a DeviceWeight,
     /// Activations are multiplied in f32, not rounded or quantized.
     pub(crate) exact: bool,
+    /// A row gets the same bits in a matmul of any number of rows.
+    pub(crate) batch_invariant: bool,
     /// The name of the kernel that is being measured.
     pub(crate) forced: Option<&'a str>,
 }
@@ -53,7 +55,7 @@ impl KernelChooser<'_> {
     ) -> Result<WeightLaunches, GpuError> {
         let caps = self.gpu.caps();
         let mut all = WeightLaunches::default();
-        for rows in row_ranges(call, self.weight, m, &caps)? {
+        for rows in row_ranges(call, self.weight, m, self.split_k(m), &caps)? {
             for (slice, part) in self.weight.slices.iter().enumerate() {
                 let count = rows.end - rows.start;
                 let of_slice = self.choose(count, &part.rows).and_then(|chosen| {
@@ -91,6 +93,12 @@ impl KernelChooser<'_> {
         }
         let (caps, tuned) = (self.gpu.caps(), self.gpu.tuned());
         let chosen = match self.shape(m, columns) {
+            WeightShape::Plain(shape) if self.batch_invariant => {
+                matmul::choose_batch_invariant(shape, &caps).map(ChosenKernel::Plain)
+            }
+            WeightShape::Blocks(blocks) if self.batch_invariant => {
+                qmatmul::choose_batch_invariant(m, blocks, &caps).map(ChosenKernel::Blocks)
+            }
             WeightShape::Plain(shape) => {
                 tuned.choose(shape, self.may_round(), &caps).map(ChosenKernel::Plain)
             }
@@ -99,6 +107,17 @@ impl KernelChooser<'_> {
             }
         };
         chosen.ok_or_else(|| matmul::MatmulError::NoKernel.to_string())
+    }
+
+    /// The most slices of k of a batch-invariant matmul: they do not depend on the number of rows, so rows
+    /// are divided where their scratch memory does not fit. The other tables take that into account.
+    fn split_k(&self, m: u32) -> u32 {
+        if !self.batch_invariant {
+            return 1;
+        }
+        let parts = self.weight.slices.iter();
+        let chosen = parts.filter_map(|part| self.choose(m, &part.rows).ok());
+        chosen.map(|chosen| chosen.split_k()).max().unwrap_or(1)
     }
 
     /// Every kernel that could be taken, the table's own first.
@@ -169,6 +188,15 @@ impl ChosenKernel {
         }
     }
 
+    /// Slices of k.
+    fn split_k(&self) -> u32 {
+        match self {
+            Self::Plain(MatmulConfig::Tiled(tile)) => tile.slices,
+            Self::Blocks(QuantMatmulConfig::Int8(tile)) => tile.slices,
+            _ => 1,
+        }
+    }
+
     pub(crate) fn uses_tensor_cores(&self) -> bool {
         matches!(self, Self::Plain(MatmulConfig::Coop(_)) | Self::Blocks(QuantMatmulConfig::Coop(_)))
     }
@@ -196,14 +224,15 @@ impl ChosenKernel {
     }
 }
 
-/// The rows of the input in ranges of which each can be bound, and so can its result.
+/// The rows of the input in ranges of which each can be bound, and so can its result in `slices` parts.
 fn row_ranges(
     call: &'static str,
     weight: &DeviceWeight,
     m: u32,
+    slices: u32,
     caps: &Caps,
 ) -> Result<Vec<Range<u32>>, GpuError> {
-    let row = u64::from(weight.k.max(weight.n)) * 4;
+    let row = u64::from(weight.k).max(u64::from(weight.n) * u64::from(slices)) * 4;
     if row * u64::from(m) <= caps.max_binding {
         return Ok(std::iter::once(0..m).collect());
     }

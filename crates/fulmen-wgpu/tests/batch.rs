@@ -341,7 +341,7 @@ fn futures_run_on_any_executor() {
 /// Random trees of operations give what f64 gives, fused and unfused, with memory shared or not.
 #[test]
 fn random_trees_agree_with_f64() {
-    let seed = fastrand::u64(..1_000_000);
+    let seed = fulmen_testkit::seed();
     for round in 0..12 {
         let mut rng = fastrand::Rng::with_seed(seed + round);
         let len = [1usize, 7, 64, 257, 1000][rng.usize(..5)];

@@ -20,7 +20,8 @@ fn with_gpu(work: impl FnOnce(&Gpu)) {
     work(guard.get_or_insert_with(Gpu::open));
 }
 
-const FORMATS: [DType; 6] = [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K];
+const FORMATS: [DType; 7] =
+    [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::MXFP4];
 
 /// A device with cooperative matrices.
 fn with_cooperative_matrices(caps: Caps) -> Caps {
@@ -117,7 +118,7 @@ fn attention_translates_for_vulkan() {
             let cache = Cache { dtype, n_pages: 8, n_seqs: 2, seq_pages: 4 };
             let kv = KvInput::Cache { cache, sequences };
             let heads = Heads { n_heads: 8, n_kv_heads: 2, head_dim };
-            let spec = Attention { m: 100, heads, scale: 0.1, kv };
+            let spec = Attention { m: 100, heads, scores: 0.1.into(), kv };
             let list =
                 attention_by(AttentionKernel::PrefillCoop(FragmentOps::CooperativeMatrix), &spec, &caps)
                     .unwrap();

@@ -20,7 +20,8 @@ fn with_gpu(work: impl FnOnce(&Gpu)) {
     work(guard.get_or_insert_with(Gpu::open));
 }
 
-const FORMATS: [DType; 6] = [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K];
+const FORMATS: [DType; 7] =
+    [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::MXFP4];
 
 fn f32_bytes(values: &[f32]) -> Vec<u8> {
     bytes_of(&values.iter().map(|v| v.to_bits()).collect::<Vec<_>>())
@@ -40,9 +41,13 @@ fn blocks(weight: QuantWeight) -> Vec<u8> {
     let scales: &[usize] = match dtype {
         DType::Q4_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
         DType::Q6_K => &[208],
+        DType::MXFP4 => &[],
         _ => &[0],
     };
     for block in bytes.chunks_exact_mut(size) {
+        if dtype == DType::MXFP4 {
+            block[0] = rng.u8(120..123);
+        }
         for at in scales {
             // 2⁻⁷ to 2⁻⁵, of either sign.
             let half = rng.u16(0x2000..0x2800) | u16::from(rng.bool()) << 15;

@@ -32,7 +32,7 @@ pub(crate) fn providers() -> Vec<Arc<dyn BackendProvider>> {
 mod cpu {
     use fulmen_core::device::{BackendName, BackendReport, DeviceInfo};
     use fulmen_cpu::CpuDispatcher;
-    use fulmen_model::Device;
+    use fulmen_engine::Device;
 
     use crate::registry::{BackendProvider, OpenError, OpenOptions};
 
@@ -63,7 +63,7 @@ mod cpu {
 #[cfg(feature = "wgpu")]
 mod wgpu {
     use fulmen_core::device::{BackendName, BackendReport, DeviceInfo, DeviceKind};
-    use fulmen_model::Device;
+    use fulmen_engine::Device;
 
     use crate::registry::{BackendProvider, OpenError, OpenOptions};
 
@@ -97,7 +97,7 @@ mod wgpu {
 #[cfg(feature = "cuda")]
 mod cuda {
     use fulmen_core::device::{BackendName, BackendReport, DeviceInfo};
-    use fulmen_model::Device;
+    use fulmen_engine::Device;
 
     use crate::registry::{BackendProvider, OpenError, OpenOptions};
 

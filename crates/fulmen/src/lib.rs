@@ -9,7 +9,7 @@
 //! backends of your own, the [`prelude`] has what most programs need, and the parts are re-exported as
 //! modules:
 //!
-//! - [`model`]: GGUF files, tokenizers, chat templates, generation.
+//! - [`model`]: GGUF files, tokenizers, chat templates, sessions, generation.
 //! - [`engine`]: many requests on one device: paged KV cache, prefix cache, continuous batching.
 //! - [`core`]: data types and quantized block formats, the compute graph, its planner and its executor.
 //! - [`cpu`]: the CPU backend.
@@ -116,6 +116,7 @@
 //! graph), `examples/own_backend.rs` (a backend of your own).
 
 mod builtin;
+pub mod model;
 mod registry;
 mod select;
 
@@ -129,7 +130,6 @@ pub use fulmen_cuda as cuda;
 pub use fulmen_engine as engine;
 #[cfg(feature = "hub")]
 pub use fulmen_hub as hub;
-pub use fulmen_model as model;
 #[cfg(feature = "wgpu")]
 pub use fulmen_wgpu as wgpu;
 
@@ -162,9 +162,10 @@ pub mod prelude {
     };
     #[cfg(feature = "cpu")]
     pub use fulmen_cpu::CpuDispatcher;
-    pub use fulmen_model::{
-        Chat, GenerateOptions, Generated, LoadOptions, Model, ModelError, Sampling, Session, SessionOptions,
+    pub use fulmen_engine::{
+        Chat, GenerateOptions, Generated, LoadOptions, Model, Sampling, Session, SessionOptions,
     };
+    pub use fulmen_model::ModelError;
     #[cfg(feature = "wgpu")]
     pub use fulmen_wgpu::{BufferId, GpuCommandBatch, GpuDevice, GpuError, GpuMatmulCache, PipelineCache};
 }

@@ -6,7 +6,7 @@
 use std::{fmt, sync::Arc};
 
 use fulmen_core::device::{BackendName, BackendReport, DeviceInfo, DeviceSelector};
-use fulmen_model::Device;
+use fulmen_engine::Device;
 
 use crate::builtin;
 use crate::select::{SelectError, select};

@@ -1,6 +1,6 @@
 //! Decode steps of a model.
 
-use fulmen_model::SessionOptions;
+use fulmen_engine::SessionOptions;
 use serde::Serialize;
 
 use super::runs::{DecodeRun, TokenRate};
@@ -108,7 +108,8 @@ pub(super) fn measure(
     let step_us = 1e6 * rate.seconds(batch.into());
     let name = format!("decode step at depth {depth}, batch {batch}");
     let run = |session: &mut _| decode.run(session, 1).map(drop);
-    let profile = OpProfile::measure(name, &mut session, step_us, bandwidth, run)?;
+    let rewind = |session: &mut _| decode.rewind(session);
+    let profile = OpProfile::measure(name, &mut session, step_us, bandwidth, rewind, run)?;
     let bound_us = Bound::of(&loaded.device, bandwidth).map(|bound| bound.us(&profile.ops));
     Ok(DecodeTimes {
         depth,

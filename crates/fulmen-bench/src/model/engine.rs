@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fulmen_engine::model::ModelDevice;
 use fulmen_engine::{Driver, EngineOptions, Event, Progress as Driven, Request, RequestId, Stats};
-use fulmen_model::{Model, SessionOptions};
+use fulmen_engine::{Model, SessionOptions};
 use serde::Serialize;
 
 use super::runs::{DecodeRun, PrefillRun, random_tokens};
@@ -32,6 +32,8 @@ pub struct EngineBenchOptions {
     pub prefill: u32,
     /// Whether the bound is measured.
     pub bound: bool,
+    /// Whether the cost of inactive rows is measured.
+    pub inactive_rows: bool,
     /// How the engine runs. Its context, sequences and pages are chosen here where they are 0.
     pub engine: EngineOptions,
     /// The type of the KV cache, the prefill chunk and eager mode of the runs of the bound.
@@ -111,6 +113,24 @@ pub struct EngineTimes {
     pub bound_seconds: Option<f64>,
     /// `bound_seconds` over `seconds`.
     pub share_of_bound: Option<f64>,
+    /// What the inactive rows of a bucket cost; `None` if no bucket up to this concurrency has any.
+    pub inactive_rows: Option<InactiveRows>,
+}
+
+/// Decode steps whose bucket has more rows than are active, against programs of exactly the active rows: of
+/// all buckets up to a concurrency, the one with the largest share of inactive rows.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct InactiveRows {
+    /// Active rows.
+    pub active: u32,
+    /// Rows of the bucket.
+    pub bucket: u32,
+    /// The median time between two tokens in the bucket, in microseconds.
+    pub bucket_step_us: f64,
+    /// The same with a program of the active rows.
+    pub exact_step_us: f64,
+    /// How much longer the first is: 0.05 for 5 %.
+    pub cost: f64,
 }
 
 impl EngineBenchOptions {
@@ -147,16 +167,21 @@ pub fn bench_engine(
     if options.input == 0 || options.output == 0 || largest(&options.concurrency) == 0 {
         return Err(BenchError::InvalidOption("an engine needs requests of at least 1 token".to_owned()));
     }
-    let parts = if options.bound { 2 } else { 1 };
+    let parts = 1 + usize::from(options.bound) + usize::from(options.inactive_rows);
     let mut steps = Steps::new(parts * options.concurrency.len(), progress);
     let mut tests = Vec::new();
     for &concurrency in &options.concurrency {
         steps.start(&format!("{concurrency} requests at once"));
-        let mut test = Load::new(&loaded.model, options, concurrency)?.measure()?;
+        let mut test = Load::new(&loaded.model, options, concurrency, None)?.measure()?;
         steps.finish(1);
         if options.bound {
             steps.start(&format!("the bound of {concurrency} requests at once"));
             add_bound(&mut test, &loaded.model, options)?;
+            steps.finish(1);
+        }
+        if options.inactive_rows {
+            steps.start(&format!("inactive rows up to {concurrency} requests"));
+            test.inactive_rows = inactive_rows(&loaded.model, options, concurrency)?;
             steps.finish(1);
         }
         tests.push(test);
@@ -201,8 +226,12 @@ impl<'a> Load<'a> {
         model: &'a Model,
         options: &'a EngineBenchOptions,
         concurrency: u32,
+        buckets: Option<Vec<u32>>,
     ) -> Result<Load<'a>, BenchError> {
-        let (config, device) = ModelDevice::open(model, &options.engine(concurrency))?;
+        let engine = options.engine(concurrency);
+        let mut config = engine.scheduler(model)?;
+        config.buckets = buckets.unwrap_or(config.buckets);
+        let device = ModelDevice::new(model, &engine, &config)?;
         let driver = Driver::new(config, device).map_err(fulmen_engine::EngineError::from)?;
         let requests = if options.requests == 0 { 3 * concurrency } else { options.requests };
         Ok(Load { model, options, concurrency, requests, driver, clients: HashMap::new(), prompts: 0 })
@@ -249,6 +278,7 @@ impl<'a> Load<'a> {
             decode_step_us: None,
             bound_seconds: None,
             share_of_bound: None,
+            inactive_rows: None,
         }
     }
 
@@ -343,6 +373,38 @@ impl<'a> Load<'a> {
     }
 }
 
+/// The active rows and the bucket with the largest share of inactive rows, of buckets up to `concurrency`.
+fn most_inactive(buckets: &[u32], concurrency: u32) -> Option<(u32, u32)> {
+    let pairs = buckets.windows(2).map(|pair| (pair[0] + 1, pair[1]));
+    let pairs = pairs.filter(|&(active, bucket)| active < bucket && bucket <= concurrency);
+    pairs.max_by_key(|&(active, bucket)| u64::from(bucket - active) * 1_000_000 / u64::from(bucket))
+}
+
+/// Measures decode steps of a bucket with inactive rows and of exactly as many rows, each twice in turn.
+fn inactive_rows(
+    model: &Model,
+    options: &EngineBenchOptions,
+    concurrency: u32,
+) -> Result<Option<InactiveRows>, BenchError> {
+    let buckets = options.engine(concurrency).scheduler(model)?.buckets;
+    let Some((active, bucket)) = most_inactive(&buckets, concurrency) else { return Ok(None) };
+    let step = |buckets: Vec<u32>| -> Result<f64, BenchError> {
+        let mut load = Load::new(model, options, active, Some(buckets))?;
+        // The programs that occur are made and captured.
+        load.run(active, options.output.min(8), None)?;
+        let seen = load.run(active, options.output, None)?;
+        Ok(1e3 * Latency::of(&seen.between).p50)
+    };
+    let largest = buckets.last().copied().unwrap_or(bucket);
+    let (mut in_bucket, mut exact) = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..2 {
+        exact = exact.min(step(vec![active, largest])?);
+        in_bucket = in_bucket.min(step(vec![bucket, largest])?);
+    }
+    let cost = in_bucket / exact.max(1e-9) - 1.0;
+    Ok(Some(InactiveRows { active, bucket, bucket_step_us: in_bucket, exact_step_us: exact, cost }))
+}
+
 /// Measures a prefill alone and decode steps alone, and compares.
 fn add_bound(test: &mut EngineTimes, model: &Model, options: &EngineBenchOptions) -> Result<(), BenchError> {
     let EngineTimes { concurrency, input, output, requests, .. } = *test;
@@ -371,6 +433,14 @@ fn add_bound(test: &mut EngineTimes, model: &Model, options: &EngineBenchOptions
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bucket_with_the_most_inactive_rows_is_taken() {
+        let buckets = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64];
+        assert_eq!(most_inactive(&buckets, 8), None);
+        assert_eq!(most_inactive(&buckets, 16), Some((9, 10)));
+        assert_eq!(most_inactive(&buckets, 64), Some((33, 40)));
+    }
 
     #[test]
     fn percentiles_are_those_of_the_sorted_times() {

@@ -2,7 +2,7 @@
 //! the cells that are slower than their neighbors explain.
 
 use fulmen_core::DType;
-use fulmen_model::SessionOptions;
+use fulmen_engine::SessionOptions;
 use fulmen_model::quantize::Recipe;
 use serde::Serialize;
 

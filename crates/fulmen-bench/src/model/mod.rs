@@ -4,6 +4,7 @@ mod decode;
 mod engine;
 mod matrix;
 mod op_profile;
+mod parallel;
 mod perplexity;
 mod prefill;
 mod runs;
@@ -12,13 +13,14 @@ mod throughput;
 use std::time::Duration;
 
 use fulmen_core::DeviceInfo;
-use fulmen_model::Model;
+use fulmen_engine::Model;
 use serde::Serialize;
 
 pub use decode::{DecodeOptions, DecodeTimes, bench_decode};
-pub use engine::{EngineBenchOptions, EngineTimes, Latency, bench_engine};
+pub use engine::{EngineBenchOptions, EngineTimes, InactiveRows, Latency, bench_engine};
 pub use matrix::{Axis, Cliff, MatrixCell, MatrixOptions, MatrixReport, bench_matrix, find_cliffs};
 pub use op_profile::{Clock, OpProfile, OpRow, write_trace};
+pub use parallel::{Link, ParallelTimes, StepCollectives, bench_rank};
 pub use perplexity::{PerplexityReport, TextOptions, measure_perplexity};
 pub use prefill::{PrefillOptions, PrefillTimes, bench_prefill};
 pub use runs::TokenRate;

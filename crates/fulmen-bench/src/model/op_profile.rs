@@ -4,8 +4,9 @@ use std::{collections::HashMap, io};
 
 use fulmen_core::Work;
 use fulmen_core::trace::{DispatchTime, Profile, write_chrome_trace};
-use fulmen_model::engine::TimedKernel;
-use fulmen_model::{ModelError, Session};
+use fulmen_engine::Session;
+use fulmen_engine::generation::TimedKernel;
+use fulmen_model::ModelError;
 use serde::Serialize;
 
 /// Timed runs, of which the medians count.
@@ -67,18 +68,20 @@ pub struct OpRow {
 }
 
 impl OpProfile {
-    /// Profiles `run`, which takes `total_us` without profiling. `bandwidth` is that of the device in bytes
-    /// per second.
+    /// Profiles `run`, which takes `total_us` without profiling, each time after `prepare`. `bandwidth` is
+    /// that of the device in bytes per second.
     pub(super) fn measure(
         name: String,
         session: &mut Session,
         total_us: f64,
         bandwidth: Option<f64>,
+        mut prepare: impl FnMut(&mut Session) -> Result<(), ModelError>,
         mut run: impl FnMut(&mut Session) -> Result<(), ModelError>,
     ) -> Result<OpProfile, ModelError> {
         let mut runs = Vec::with_capacity(RUNS);
         // The first run may set up what timing needs.
         for at in 0..=RUNS {
+            prepare(session)?;
             session.start_timeline();
             let done = run(session);
             let profile = session.stop_profile();

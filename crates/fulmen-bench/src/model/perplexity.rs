@@ -1,7 +1,8 @@
 //! The perplexity of a text.
 
+use fulmen_engine::{Perplexity, PerplexityOptions, SessionOptions};
+use fulmen_model::ModelError;
 use fulmen_model::tokenizer::Special;
-use fulmen_model::{ModelError, Perplexity, PerplexityOptions, SessionOptions};
 use serde::Serialize;
 
 use super::LoadedModel;

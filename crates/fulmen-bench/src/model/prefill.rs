@@ -1,6 +1,6 @@
 //! Prefill of a model.
 
-use fulmen_model::SessionOptions;
+use fulmen_engine::SessionOptions;
 use serde::Serialize;
 
 use super::runs::{PrefillRun, TokenRate};
@@ -99,7 +99,7 @@ fn measure(
     let seconds = rate.seconds(tokens.into());
     let name = format!("prefill of {tokens} token{} at depth {depth}", if tokens == 1 { "" } else { "s" });
     let run = |session: &mut _| prefill.run(session).map(drop);
-    let profile = OpProfile::measure(name, &mut session, 1e6 * seconds, bandwidth, run)?;
+    let profile = OpProfile::measure(name, &mut session, 1e6 * seconds, bandwidth, |_| Ok(()), run)?;
     let flops = profile.flops();
     let flops_per_second = flops as f64 / seconds;
     let peak = tensor_core_peak(&loaded.device);

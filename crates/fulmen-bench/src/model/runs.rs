@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use fulmen_model::{Model, ModelError, Session};
+use fulmen_engine::{Model, Session};
+use fulmen_model::ModelError;
 use serde::Serialize;
 
 /// Random tokens: the time does not depend on them.
@@ -111,10 +112,21 @@ impl DecodeRun {
         Ok(DecodeRun { sequences, depth, steps_ahead })
     }
 
-    pub(super) fn run(&self, session: &mut Session, steps: usize) -> Result<Duration, ModelError> {
+    /// Brings all sequences back to `depth`. The last token is decoded here: the first step behind a
+    /// truncation also computes the state of recurrent layers anew, from the first token on.
+    pub(super) fn rewind(&self, session: &mut Session) -> Result<(), ModelError> {
+        let decoded = usize::from(self.depth > 1);
         for &sequence in &self.sequences {
-            session.truncate(sequence, self.depth)?;
+            session.truncate(sequence, self.depth - decoded)?;
         }
+        if decoded > 0 {
+            session.decode(&self.sequences, decoded)?;
+        }
+        Ok(())
+    }
+
+    /// Decodes from `depth` on; call [`rewind`](DecodeRun::rewind) first.
+    pub(super) fn run(&self, session: &mut Session, steps: usize) -> Result<Duration, ModelError> {
         let (start, mut left) = (Instant::now(), steps);
         while left > 0 {
             let steps = left.min(self.steps_ahead.into());
@@ -132,6 +144,7 @@ impl DecodeRun {
     ) -> Result<TokenRate, ModelError> {
         let count = steps * self.sequences.len();
         TokenRate::measure(count, repeat, |warm_up| {
+            self.rewind(session)?;
             self.run(session, if warm_up { steps.min(16) } else { steps })
         })
     }

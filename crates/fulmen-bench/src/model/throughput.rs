@@ -1,6 +1,6 @@
 //! Prefill and decode throughput of a model at several depths, as llama-bench measures them.
 
-use fulmen_model::Session;
+use fulmen_engine::Session;
 use serde::Serialize;
 
 use super::runs::{DecodeRun, PrefillRun, TokenRate};

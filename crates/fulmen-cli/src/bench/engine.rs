@@ -21,7 +21,8 @@ use crate::synth::preset;
 /// sent whenever one ends, or --rate arrive per second. `TTFT` is the time from a request to its first token,
 /// `ITL` the time between two of its tokens, each the median, the 95th and the 99th percentile. `of bound`
 /// compares the whole run with prefill and decode steps alone, timed in the same run: all prompts at the rate
-/// of a prefill, then all output in decode steps of as many sequences.
+/// of a prefill, then all output in decode steps of as many sequences. `inactive` is the time that inactive
+/// rows add to a decode step: k rows in the next larger bucket against a program of exactly k rows.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -102,6 +103,10 @@ pub(super) struct Args {
     #[arg(long)]
     no_bound: bool,
 
+    /// Do not measure what inactive rows cost.
+    #[arg(long)]
+    no_inactive_rows: bool,
+
     #[command(flatten)]
     options: ModelOptions,
 
@@ -129,6 +134,7 @@ impl Args {
             extra: self.extra_input.zip(self.extra_rate),
             prefill: 0,
             bound: !self.no_bound,
+            inactive_rows: !self.no_inactive_rows,
             engine: EngineOptions {
                 context: self.options.context.unwrap_or(0),
                 pages: self.pages.unwrap_or(0),
@@ -147,8 +153,11 @@ impl Args {
     fn load(&self, options: &EngineBenchOptions) -> Result<LoadedModel, LoadError> {
         let session = options.session_options();
         match self.random() {
-            Some(synth) => self.options.engine.load(session, false, || Ok(Arc::new(synth.source()?))),
-            None => self.options.load(self.model.as_deref(), session),
+            Some(synth) => {
+                let source = || Ok(Arc::new(synth.source()?) as _);
+                self.options.engine.load(session, Some(&options.engine), false, source)
+            }
+            None => self.options.load_for(self.model.as_deref(), session, Some(&options.engine)),
         }
     }
 
@@ -193,6 +202,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchCommandError> {
 const BOUND: &str = "\
 TTFT, ITL: time to first token and inter-token latency in ms (p50 / p95 / p99)
 of bound: % of the speed of the prompts at the rate of a prefill alone, then decode steps alone
+inactive: what inactive rows add to a decode step, of the bucket with most of them (limit: 5 %)
 ";
 
 fn table(tests: &[EngineTimes]) -> String {
@@ -208,6 +218,9 @@ fn table(tests: &[EngineTimes]) -> String {
             format!("{} of {}", test.pages_used, test.pages),
             test.preemptions.to_string(),
             test.share_of_bound.map_or(String::new(), percent),
+            test.inactive_rows.map_or(String::new(), |rows| {
+                format!("{:+.1} % ({} in {})", 100.0 * rows.cost, rows.active, rows.bucket)
+            }),
         ]
     };
     let rows: Vec<Vec<String>> = tests.iter().map(row).collect();
@@ -221,6 +234,7 @@ fn table(tests: &[EngineTimes]) -> String {
         "pages",
         "preempted",
         "of bound",
+        "inactive",
     ];
     columns(&header, &rows)
 }

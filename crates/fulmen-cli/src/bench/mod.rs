@@ -2,15 +2,19 @@
 
 #[cfg(feature = "wgpu")]
 mod batch;
+mod collective;
 mod decode;
 mod engine;
 #[cfg(feature = "wgpu")]
 mod matmul;
 mod matrix;
 mod model;
+mod parallel;
 mod perplexity;
 mod prefill;
 mod random_model;
+#[cfg(feature = "server")]
+mod serve;
 mod summary;
 
 use std::{io, path::PathBuf};
@@ -40,7 +44,10 @@ Examples:
   fulmen bench decode --shape qwen3-4b --batch 1,16   decode, kernel by kernel
   fulmen bench prefill --shape qwen3-4b               its prefill
   fulmen bench engine --shape qwen3-4b                many requests at once
+  fulmen bench serve --shape qwen3-4b                 many requests at once over HTTP
   fulmen bench matrix --shape qwen3-4b                decode along every axis: where are the cliffs?
+  fulmen bench collective --devices cuda:0,cuda:1     all-reduce and all-gather between devices
+  fulmen bench parallel --shape qwen3-8b              decode on several devices, predicted
   fulmen bench model m.gguf --depth 0,2048            prefill and decode of a model file
   fulmen bench perplexity m.gguf text.txt             how well a model predicts a text
   fulmen bench matmul                                 matmuls by weights that stay on the GPU
@@ -53,6 +60,7 @@ Examples:
 enum BenchCommand {
     #[cfg(feature = "wgpu")]
     Batch(batch::Args),
+    Collective(collective::Args),
     Decode(decode::Args),
     Engine(engine::Args),
     Prefill(prefill::Args),
@@ -60,7 +68,10 @@ enum BenchCommand {
     #[cfg(feature = "wgpu")]
     Matmul(matmul::Args),
     Matrix(matrix::Args),
+    Parallel(parallel::Args),
     Perplexity(perplexity::Args),
+    #[cfg(feature = "server")]
+    Serve(serve::Args),
 }
 
 /// Why `fulmen bench` failed.
@@ -73,6 +84,14 @@ pub(crate) enum BenchCommandError {
     Bench(#[from] BenchError),
     #[error(transparent)]
     Load(#[from] LoadError),
+    #[cfg(feature = "server")]
+    #[error(transparent)]
+    Serve(#[from] serve::LocalError),
+    #[cfg(feature = "server")]
+    #[error(transparent)]
+    Engine(#[from] fulmen_server::EngineModelError),
+    #[error(transparent)]
+    Join(#[from] fulmen_engine::JoinError),
     #[error("cannot write the trace to {}: {error}", path.display())]
     Trace { path: PathBuf, error: io::Error },
     #[cfg(feature = "wgpu")]
@@ -109,6 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<(), BenchCommandError> {
     match &args.command {
         #[cfg(feature = "wgpu")]
         BenchCommand::Batch(args) => batch::run(args),
+        BenchCommand::Collective(args) => collective::run(args),
         BenchCommand::Decode(args) => decode::run(args),
         BenchCommand::Engine(args) => engine::run(args),
         BenchCommand::Prefill(args) => prefill::run(args),
@@ -116,6 +136,9 @@ pub(crate) fn run(args: &Args) -> Result<(), BenchCommandError> {
         #[cfg(feature = "wgpu")]
         BenchCommand::Matmul(args) => matmul::run(args),
         BenchCommand::Matrix(args) => matrix::run(args),
+        BenchCommand::Parallel(args) => parallel::run(args),
         BenchCommand::Perplexity(args) => perplexity::run(args),
+        #[cfg(feature = "server")]
+        BenchCommand::Serve(args) => serve::run(args),
     }
 }

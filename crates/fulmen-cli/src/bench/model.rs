@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fulmen_bench::model::{ThroughputOptions, ThroughputTimes, bench_throughput};
-use fulmen_model::SessionOptions;
+use fulmen_engine::SessionOptions;
 
 use super::BenchCommandError;
 use super::summary::{MEMORY_BOUND, model_and_device};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fulmen_bench::model::{LoadedModel, ModelReport, OpProfile, SyntheticModel, write_trace};
-use fulmen_model::SessionOptions;
+use fulmen_engine::SessionOptions;
 use fulmen_model::quantize::Recipe;
 use fulmen_model::synth::{ModelShape, Synth};
 
@@ -61,7 +61,8 @@ impl RandomModelOptions {
             ("--seed", &seed),
             ("--kv", &kv),
         ];
-        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_owned()]).collect()
+        let pairs = pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_owned()]);
+        pairs.chain(self.engine.split.arguments()).collect()
     }
 
     /// Loads the model. Each tensor is generated when it is uploaded.
@@ -69,10 +70,16 @@ impl RandomModelOptions {
         self.load_as(self.recipe, session)
     }
 
+    /// Loads rank 0 of the model, divided among `ranks`, without the others.
+    pub(super) fn load_rank(&self, ranks: u32, session: SessionOptions) -> Result<LoadedModel, LoadError> {
+        let synth = Synth::new(self.shape(), self.recipe, self.seed);
+        self.engine.load_rank(ranks, session, Arc::new(synth.source()?))
+    }
+
     /// Loads the model with weights of another type.
     pub(super) fn load_as(&self, recipe: Recipe, session: SessionOptions) -> Result<LoadedModel, LoadError> {
         let synth = Synth::new(self.shape(), recipe, self.seed);
-        self.engine.load(session, false, || Ok(Arc::new(synth.source()?)))
+        self.engine.load(session, None, false, || Ok(Arc::new(synth.source()?)))
     }
 
     /// `qwen3-4b q4_k_m: `, before the description of the model.

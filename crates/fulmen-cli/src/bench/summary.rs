@@ -6,6 +6,7 @@ use fulmen_bench::model::{Clock, LoadedModel, OpProfile};
 use fulmen_core::DeviceKind;
 
 use crate::model::load::summary;
+use crate::model::split::device_of;
 use crate::output::{columns, counted, percent};
 
 /// What "of bound" means for a model file, whose ops are not timed one by one.
@@ -32,7 +33,8 @@ pub(super) fn ceilings(ceilings: &Ceilings) -> String {
 /// Model, device and its memory bandwidth, as a line.
 pub(super) fn model_and_device(loaded: &LoadedModel, bandwidth: Option<f64>) -> String {
     let device = &loaded.device;
-    let mut out = format!("{} on {} ({})", summary(&loaded.model), device.selector(), device.name);
+    let selector = device_of(&loaded.model, device);
+    let mut out = format!("{} on {selector} ({})", summary(&loaded.model), device.name);
     if device.kind == DeviceKind::Cpu {
         out += &format!(", {}", counted(loaded.threads, "thread"));
     }

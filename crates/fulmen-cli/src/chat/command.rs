@@ -4,7 +4,7 @@ use crate::output::columns_of_text;
 
 /// What a line asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Command<'a> {
+pub(crate) enum Command<'a> {
     Clear,
     Context,
     Help,
@@ -21,8 +21,8 @@ pub(super) enum Command<'a> {
 }
 
 /// A command as it is listed.
-pub(super) struct CommandInfo {
-    pub(super) name: &'static str,
+pub(crate) struct CommandInfo {
+    pub(crate) name: &'static str,
     argument: &'static str,
     about: &'static str,
 }
@@ -31,7 +31,7 @@ const fn info(name: &'static str, argument: &'static str, about: &'static str) -
     CommandInfo { name, argument, about }
 }
 
-pub(super) const COMMANDS: &[CommandInfo] = &[
+pub(crate) const COMMANDS: &[CommandInfo] = &[
     info("/help", "", "show this list"),
     info("/system", "[TEXT]", "show or replace the system prompt; \"\" removes it"),
     info("/set", "[NAME VALUE]", "show or change settings, such as /set temperature 0.2"),
@@ -47,7 +47,7 @@ pub(super) const COMMANDS: &[CommandInfo] = &[
 
 /// A line that starts like a command and is none, or lacks its argument.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum CommandError {
+pub(crate) enum CommandError {
     #[error("unknown command {name}; /help lists all commands")]
     Unknown { name: String },
     #[error("unknown command {name}; did you mean {similar}?")]
@@ -61,7 +61,7 @@ pub(super) enum CommandError {
 }
 
 /// The command on a line; `None` for a message. `/usr/bin` starts a message.
-pub(super) fn parse(line: &str) -> Option<Result<Command<'_>, CommandError>> {
+pub(crate) fn parse(line: &str) -> Option<Result<Command<'_>, CommandError>> {
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let word = name.strip_prefix('/')?;
     if !word.chars().all(|c| c.is_ascii_alphabetic() || c == '?') {
@@ -108,7 +108,7 @@ fn unknown(name: &str) -> CommandError {
 }
 
 /// What `/help` shows.
-pub(super) fn help() -> String {
+pub(crate) fn help() -> String {
     let rows: Vec<[String; 2]> = COMMANDS
         .iter()
         .map(|info| [format!("{} {}", info.name, info.argument), info.about.to_owned()])

@@ -1,7 +1,8 @@
 //! What messages are added to: a chat, or a story.
 
 use fulmen_bench::model::LoadedModel;
-use fulmen_model::{Chat, GenerateOptions, Generated, Model, ModelError, Session, SessionOptions};
+use fulmen_engine::{Chat, GenerateOptions, Generated, Model, Session, SessionOptions};
+use fulmen_model::ModelError;
 
 use super::saved::Saved;
 use super::story::Story;

@@ -1,6 +1,7 @@
 //! Where messages come from: a terminal with line editing, or lines of standard input.
 
 use std::io::{self, BufRead, IsTerminal};
+use std::ops::ControlFlow;
 
 use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::error::ReadlineError;
@@ -10,14 +11,21 @@ use rustyline::history::DefaultHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{CompletionType, Config, Context, Editor, Helper};
 
-use super::command::COMMANDS;
+use super::command::{self, COMMANDS, Command};
 use super::message::{is_complete, joined};
 use super::settings;
 use super::state::History;
 use crate::output::tell;
 
+/// A line of a chat.
+pub(crate) enum Turn<'a> {
+    /// A message; it may be empty.
+    Message(&'a str),
+    Command(Command<'a>),
+}
+
 /// What came in.
-pub(super) enum Next {
+enum Next {
     /// A message or a command.
     Line(String),
     /// Ctrl-C at the prompt.
@@ -27,7 +35,7 @@ pub(super) enum Next {
 }
 
 /// A source of messages.
-pub(super) enum Input {
+pub(crate) enum Input {
     Terminal(Box<Terminal>),
     Lines(Lines),
 }
@@ -37,7 +45,7 @@ impl Input {
     ///
     /// Create it before [`crate::model::interrupt::install`]: the editor takes Ctrl-C for itself when it is
     /// created, and the handler that is installed last gets it. At the prompt, Ctrl-C is a key.
-    pub(super) fn new(history: bool) -> Result<Input, ReadlineError> {
+    pub(crate) fn new(history: bool) -> Result<Input, ReadlineError> {
         let dumb =
             cfg!(unix) && std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let terminal = io::stdin().is_terminal();
@@ -48,12 +56,41 @@ impl Input {
     }
 
     /// Whether a person types.
-    pub(super) fn is_terminal(&self) -> bool {
+    pub(crate) fn is_terminal(&self) -> bool {
         matches!(self, Input::Terminal(_)) || io::stdin().is_terminal()
     }
 
+    /// Passes messages and commands on, until the input ends or `take` breaks. What starts like a command and
+    /// is none is reported and left out.
+    pub(crate) fn each<E: From<ReadlineError>>(
+        &mut self,
+        mut take: impl FnMut(Turn<'_>) -> Result<ControlFlow<()>, E>,
+    ) -> Result<(), E> {
+        loop {
+            let line = match self.next()? {
+                Next::Line(line) => line,
+                Next::Interrupted => {
+                    tell("(Ctrl-D exits)");
+                    continue;
+                }
+                Next::End => return Ok(()),
+            };
+            let turn = match command::parse(&line) {
+                None => Turn::Message(&line),
+                Some(Ok(command)) => Turn::Command(command),
+                Some(Err(mistake)) => {
+                    tell(&mistake.to_string());
+                    continue;
+                }
+            };
+            if take(turn)?.is_break() {
+                return Ok(());
+            }
+        }
+    }
+
     /// The next message or command. Lines that are not UTF-8 are reported and left out.
-    pub(super) fn next(&mut self) -> Result<Next, ReadlineError> {
+    fn next(&mut self) -> Result<Next, ReadlineError> {
         match self {
             Input::Terminal(terminal) => terminal.next(),
             Input::Lines(lines) => Ok(lines.next(&mut io::stdin().lock())?),
@@ -63,7 +100,7 @@ impl Input {
 
 /// A line editor. It lives as long as the chat: lines that were typed while an answer was printed are in its
 /// buffer.
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     editor: Editor<Assistant, DefaultHistory>,
     history: Option<History>,
 }
@@ -152,7 +189,7 @@ fn candidates(names: &[&str], start: &str) -> Vec<Pair> {
 }
 
 /// Plain lines of standard input.
-pub(super) struct Lines {
+pub(crate) struct Lines {
     /// The number of the last line.
     number: usize,
     /// Whether a prompt is shown.

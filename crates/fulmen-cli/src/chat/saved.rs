@@ -17,17 +17,17 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// A conversation in a file. Field names are an interface: add, do not rename.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Saved {
+pub(crate) struct Saved {
     format: String,
     version: u32,
     /// The model as it was named, or its path; `None` for the built-in one.
-    pub(super) model: Option<String>,
+    pub(crate) model: Option<String>,
     /// The messages of a chat, the oldest first.
     #[serde(default)]
     messages: Vec<Turn>,
     /// The text of a story told in turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) story: Option<String>,
+    pub(crate) story: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,22 +52,22 @@ pub(crate) enum SavedError {
 }
 
 impl Saved {
-    pub(super) fn chat(model: Option<String>, messages: &[Message]) -> Saved {
+    pub(crate) fn chat(model: Option<String>, messages: &[Message]) -> Saved {
         let turn = |m: &Message| Turn { role: m.role.clone(), content: m.content.clone() };
         let messages = messages.iter().map(turn).collect();
         Saved { format: FORMAT.to_owned(), version: VERSION, model, messages, story: None }
     }
 
-    pub(super) fn story(model: Option<String>, text: &str) -> Saved {
+    pub(crate) fn story(model: Option<String>, text: &str) -> Saved {
         Saved { story: Some(text.to_owned()), ..Saved::chat(model, &[]) }
     }
 
-    pub(super) fn messages(&self) -> Vec<Message> {
+    pub(crate) fn messages(&self) -> Vec<Message> {
         self.messages.iter().map(|turn| Message::new(&turn.role, &turn.content)).collect()
     }
 
     /// Writes a file; one that exists must be a saved conversation.
-    pub(super) fn save(&self, path: &Path) -> Result<(), SavedError> {
+    pub(crate) fn save(&self, path: &Path) -> Result<(), SavedError> {
         if path.symlink_metadata().is_ok() && Saved::load(path).is_err() {
             return Err(SavedError::Exists { path: path.to_owned() });
         }
@@ -75,7 +75,7 @@ impl Saved {
     }
 
     /// Writes the file of the last conversation.
-    pub(super) fn save_last(&self) -> Result<(), SavedError> {
+    pub(crate) fn save_last(&self) -> Result<(), SavedError> {
         match last_path() {
             Some(path) => self.write(&path),
             None => Ok(()),
@@ -90,7 +90,7 @@ impl Saved {
     }
 
     /// Reads a file.
-    pub(super) fn load(path: &Path) -> Result<Saved, SavedError> {
+    pub(crate) fn load(path: &Path) -> Result<Saved, SavedError> {
         let failed = |error| SavedError::Read { path: path.to_owned(), error };
         let invalid = |reason: String| SavedError::Invalid { path: path.to_owned(), reason };
         // A pipe might never end.
@@ -120,7 +120,7 @@ impl Saved {
     }
 
     /// Reads the file of the last conversation.
-    pub(super) fn load_last() -> Result<Saved, SavedError> {
+    pub(crate) fn load_last() -> Result<Saved, SavedError> {
         match last_path() {
             Some(path) if path.exists() => Saved::load(&path),
             _ => Err(SavedError::NoLast),

@@ -3,15 +3,16 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use fulmen_model::{GenerateOptions, ModelError};
+use fulmen_engine::GenerateOptions;
+use fulmen_model::ModelError;
 
 /// The settings, called as the options of the command.
-pub(super) const NAMES: &[&str] =
+pub(crate) const NAMES: &[&str] =
     &["temperature", "top-k", "top-p", "min-p", "repeat-penalty", "repeat-window", "max-tokens", "seed"];
 
 /// Why a setting was not changed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SetError {
+pub(crate) enum SetError {
     #[error("there is no setting {name:?}; the settings are {}", NAMES.join(", "))]
     Unknown { name: String },
     #[error("{name} needs a number, not {value:?}")]
@@ -21,7 +22,7 @@ pub(super) enum SetError {
 }
 
 /// Every setting and its value, a line each.
-pub(super) fn list(options: &GenerateOptions) -> String {
+pub(crate) fn list(options: &GenerateOptions) -> String {
     let line = |name: &&str| format!("{name:<16}{}", value(options, name));
     NAMES.iter().map(line).collect::<Vec<_>>().join("\n")
 }
@@ -42,7 +43,7 @@ fn value(options: &GenerateOptions, name: &str) -> String {
 }
 
 /// Changes a setting; a value that is refused changes nothing. Returns the new value.
-pub(super) fn set(options: &mut GenerateOptions, name: &str, text: &str) -> Result<String, SetError> {
+pub(crate) fn set(options: &mut GenerateOptions, name: &str, text: &str) -> Result<String, SetError> {
     let mut changed = options.clone();
     let sampling = &mut changed.sampling;
     let name = name.replace('_', "-");

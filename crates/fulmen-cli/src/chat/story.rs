@@ -1,7 +1,9 @@
 //! A story told in turns: the user's lines, and the model's continuation of each.
 
+use fulmen_engine::generation::FinishReason;
+use fulmen_engine::{GenerateOptions, Generated, Session};
+use fulmen_model::ModelError;
 use fulmen_model::tokenizer::Special;
-use fulmen_model::{FinishReason, GenerateOptions, Generated, ModelError, Session};
 
 /// Where the turn of the model ends.
 const PARAGRAPH: &str = "\n\n";

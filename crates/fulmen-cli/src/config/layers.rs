@@ -155,6 +155,12 @@ impl Config {
         })
     }
 
+    /// The file with the key of a server.
+    #[cfg(feature = "server")]
+    pub(crate) fn server_key_file(&self) -> Result<Option<PathBuf>, ConfigError> {
+        Ok(self.resolve(known("server-key-file"))?.value.map(PathBuf::from))
+    }
+
     /// The settings of the hub.
     pub(crate) fn hub_settings(&self) -> Result<Settings, ConfigError> {
         Ok(Settings::from_env_with(&self.hub()?)?)

@@ -96,7 +96,16 @@ pub(crate) fn parse<T: CommandFactory + FromArgMatches>() -> Result<T, ConfigErr
     let command = layers::with_environment(config.apply(T::command()));
     // Only the first call counts, and it is the only one.
     let _ = CURRENT.set(config);
-    Ok(T::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit()))
+    #[cfg(feature = "server")]
+    let mut described = command.clone();
+    let matches = command.get_matches();
+    #[cfg(feature = "server")]
+    if let Some(option) = crate::remote::misplaced_option(&matches) {
+        let message =
+            format!("--{} is for a model in this process, not for --server", option.replace('_', "-"));
+        described.error(clap::error::ErrorKind::ArgumentConflict, message).exit();
+    }
+    Ok(T::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), ConfigError> {

@@ -36,6 +36,9 @@ pub(crate) const BUILTIN: &str = "builtin";
 /// Commands that generate text.
 const GENERATE: &[&str] = &["run", "chat"];
 
+/// Commands that ask a running server.
+const SERVER_COMMANDS: &[&str] = if cfg!(feature = "server") { &["ps", "stop"] } else { &[] };
+
 /// Commands that run on any device. Others measure wgpu alone, or list devices of every kind.
 const ANY_DEVICE: &[&str] = &[
     "run",
@@ -151,6 +154,24 @@ pub(crate) const SETTINGS: &[Setting] = &[
         kind: Kind::Integer { least: 0, most: u64::MAX },
         default: "",
         help: "Random seed; by default a new one for each run",
+    },
+    Setting {
+        key: "server",
+        env: &["FULMEN_SERVER"],
+        flag: Some("server"),
+        commands: SERVER_COMMANDS,
+        kind: Kind::Url,
+        default: "http://127.0.0.1:8080",
+        help: "Server that `ps` and `stop` ask",
+    },
+    Setting {
+        key: "server-key-file",
+        env: &["FULMEN_SERVER_KEY_FILE"],
+        flag: None,
+        commands: &[],
+        kind: Kind::Path,
+        default: "",
+        help: "File with the API key for `run --server`, `chat --server`, `ps` and `stop`",
     },
     Setting {
         key: "hub.endpoint",

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use fulmen::OpenOptions;
 use fulmen_core::device::{BackendReport, DeviceSelector};
+use fulmen_engine::{GenerateOptions, LoadOptions, Model};
+use fulmen_model::ModelError;
 use fulmen_model::source::{self, ModelSource};
-use fulmen_model::{GenerateOptions, LoadOptions, Model, ModelError};
 use serde_json::{Value, json};
 
 use crate::model::builtin::builtin_model;

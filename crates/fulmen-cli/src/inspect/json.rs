@@ -30,6 +30,7 @@ pub(super) fn render(report: &Report) -> String {
             "weights": memory.weights,
             "kv_f16": memory.kv_f16,
             "kv_q8_0": memory.kv_q8_0,
+            "states": memory.states,
             "activations": memory.activations,
             "total_f16": memory.with_f16(),
             "total_q8_0": memory.with_q8_0(),
@@ -41,6 +42,7 @@ pub(super) fn render(report: &Report) -> String {
         "architecture": summary.architecture,
         "name": summary.name,
         "parameters": summary.parameters,
+        "active_parameters": summary.active_parameters,
         "bytes": summary.bytes,
         "types": types,
         "layers": summary.layers,
@@ -49,6 +51,9 @@ pub(super) fn render(report: &Report) -> String {
         "kv_heads": summary.kv_heads(),
         "head_size": summary.key_size,
         "feed_forward": summary.feed_forward,
+        "experts": summary.experts,
+        "experts_used": summary.experts_used,
+        "expert_feed_forward": summary.expert_feed_forward,
         "context": summary.context,
         "vocabulary": summary.vocabulary,
         "tokenizer": summary.tokenizer,
@@ -58,6 +63,11 @@ pub(super) fn render(report: &Report) -> String {
         "tokenizer_error": report.tokenizer.as_ref().err().map(|error| error.to_string()),
         "chat_template": summary.chat_template,
         "memory": memory,
+        "tensor_parallel": report.ranks.iter().map(|needs| json!({
+            "ranks": needs.ranks,
+            "weights": needs.weights,
+            "kv_f16": needs.kv_f16,
+        })).collect::<Vec<_>>(),
         "devices": report.devices.iter().map(|info| device(report, info)).collect::<Vec<_>>(),
     });
     if report.args.tensors {

@@ -1,9 +1,10 @@
 //! `fulmen inspect`: what a model file contains and how much memory the model needs, as text or as JSON.
 
 mod json;
+mod ranks;
 mod text;
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, sync::Arc};
 
 use fulmen_core::device::{BackendReport, DeviceInfo};
 use fulmen_model::gguf::MetadataError;
@@ -84,13 +85,15 @@ struct Report<'a> {
     summary: Summary,
     context: u64,
     memory: Option<Memory>,
+    /// What each rank needs, for the numbers of ranks that the model can be divided by.
+    ranks: Vec<ranks::RankNeeds>,
     /// `None` if there is none.
     tokenizer: Result<Option<Tokenizer>, TokenizerError>,
     devices: Vec<&'a DeviceInfo>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), InspectError> {
-    let source = source::open(find(&args.file)?)?;
+    let source: Arc<dyn ModelSource> = Arc::from(source::open(find(&args.file)?)?);
     let metadata = |error| InspectError::Metadata { path: args.file.clone(), error };
     let summary = Summary::of(&*source).map_err(metadata)?;
     let context = args.context.unwrap_or_else(|| DEFAULT_CONTEXT.min(summary.context.unwrap_or(u64::MAX)));
@@ -103,6 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<(), InspectError> {
     let report = Report {
         args,
         source: &*source,
+        ranks: ranks::possible(&source, memory.as_ref()),
         memory,
         tokenizer: Tokenizer::from_source(&*source),
         summary,

@@ -23,7 +23,10 @@ pub(super) fn render(report: &Report) -> String {
     }
     out += "\n";
     match &report.memory {
-        Some(memory) => push_memory(&mut out, report, memory),
+        Some(memory) => {
+            push_memory(&mut out, report, memory);
+            push_ranks(&mut out, report);
+        }
         None if report.summary.types.is_empty() => out += "the file has no weights\n",
         None => out += "memory: unknown, because the file does not describe the model completely\n",
     }
@@ -61,7 +64,11 @@ fn push_facts(out: &mut String, report: &Report) {
     fact("architecture", Some(architecture));
     fact("name", summary.name.as_deref().map(printable));
     let parameters = summary.parameters;
-    fact("parameters", Some(format!("{} ({})", scaled(parameters), thousands(parameters))));
+    let active = match summary.experts {
+        Some(_) => format!(", {} active", scaled(summary.active_parameters)),
+        None => String::new(),
+    };
+    fact("parameters", Some(format!("{} ({}{active})", scaled(parameters), thousands(parameters))));
     let files = report.source.files();
     let size = format_bytes(files.iter().map(|(_, bytes)| bytes).sum());
     let in_files = if files.len() > 1 { format!(" in {} files", files.len()) } else { String::new() };
@@ -69,10 +76,15 @@ fn push_facts(out: &mut String, report: &Report) {
     let format = report.source.format();
     let (tensors, keys) = (counted(tensors, "tensor"), counted(keys, "key"));
     fact("file", Some(format!("{size}{in_files}, {format}, {tensors}, {keys}")));
-    fact("layers", number(summary.layers));
+    let recurrent = summary.recurrent.map(|states| format!(", {} with a recurrent state", states.layers));
+    let layers = number(summary.layers).map(|layers| layers + &recurrent.unwrap_or_default());
+    fact("layers", layers);
     fact("embedding", number(summary.embedding));
     fact("heads", summary.heads.map(|heads| describe_heads(report, heads)));
-    fact("feed-forward", number(summary.feed_forward));
+    fact("feed-forward", number(summary.feed_forward).filter(|_| summary.experts.is_none()));
+    let experts = summary.experts.zip(summary.experts_used);
+    let width = summary.expert_feed_forward.map_or(String::new(), |width| format!(", feed-forward {width}"));
+    fact("experts", experts.map(|(experts, used)| format!("{used} of {experts}{width}")));
     fact("context", summary.context.map(tokens));
     fact("vocabulary", summary.vocabulary.map(tokens));
     let pre = summary.pre_tokenizer.as_deref().map_or(String::new(), |pre| format!(" ({})", printable(pre)));
@@ -122,12 +134,15 @@ fn push_memory(out: &mut String, report: &Report, memory: &Memory) {
     let same = |bytes| [format_bytes(bytes), format_bytes(bytes)];
     let line = |name: &str, [a, b]: [String; 2]| vec![name.to_owned(), a, b];
     let title = format!("memory at {}", tokens(memory.context));
-    let rows = [
+    let mut rows = vec![
         line("weights", same(memory.weights)),
         line("KV cache", [format_bytes(memory.kv_f16), q8_0(memory.kv_q8_0)]),
         line("activations", same(memory.activations)),
         line("total", [format_bytes(memory.with_f16()), q8_0(memory.with_q8_0())]),
     ];
+    if memory.states > 0 {
+        rows.insert(2, line("recurrent states", same(memory.states)));
+    }
     *out += &columns(&[&title, "F16 KV cache", "Q8_0 KV cache"], &rows);
     *out += "\n";
     let rows: Vec<Vec<String>> =
@@ -143,6 +158,19 @@ fn push_memory(out: &mut String, report: &Report, memory: &Memory) {
             thousands(trained)
         );
     }
+}
+
+/// What each rank of tensor parallelism needs.
+fn push_ranks(out: &mut String, report: &Report) {
+    if report.ranks.is_empty() {
+        return;
+    }
+    let row = |needs: &super::ranks::RankNeeds| {
+        vec![needs.ranks.to_string(), format_bytes(needs.weights), format_bytes(needs.kv_f16)]
+    };
+    let rows: Vec<Vec<String>> = report.ranks.iter().map(row).collect();
+    *out += "\n";
+    *out += &columns(&["--tensor-parallel", "weights of each rank", "KV cache f16"], &rows);
 }
 
 fn device_row(report: &Report, memory: &Memory, device: &DeviceInfo) -> Vec<String> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use fulmen_constraint::{Compiler, ConstraintError, Grammar};
 use fulmen_core::sampling::Constraint;
-use fulmen_model::Model;
+use fulmen_engine::Model;
 
 use super::input::{InputError, read_file};
 use crate::error::CommandError;
@@ -34,6 +34,9 @@ pub(crate) enum ConstraintOptionError {
     Read(#[from] InputError),
     #[error("{path}: {error}")]
     File { path: String, error: ConstraintError },
+    #[cfg(feature = "server")]
+    #[error("{path} is no JSON: {error}")]
+    Json { path: String, error: serde_json::Error },
     #[error("--regex: {0}")]
     Regex(ConstraintError),
     #[error(transparent)]
@@ -53,6 +56,27 @@ impl CommandError for ConstraintOptionError {
 pub(crate) struct AnswerGrammar(Option<Grammar>);
 
 impl ConstraintOptions {
+    /// The field `response_format` of a request to a server, which checks it.
+    #[cfg(feature = "server")]
+    pub(crate) fn response_format(&self) -> Result<Option<serde_json::Value>, ConstraintOptionError> {
+        use serde_json::json;
+        Ok(match self {
+            ConstraintOptions { schema: Some(path), .. } => {
+                let schema: serde_json::Value = serde_json::from_str(&read_file(path)?).map_err(|error| {
+                    ConstraintOptionError::Json { path: path.display().to_string(), error }
+                })?;
+                Some(json!({ "type": "json_schema", "json_schema": { "name": "answer", "schema": schema } }))
+            }
+            ConstraintOptions { grammar: Some(path), .. } => {
+                Some(json!({ "type": "grammar", "grammar": read_file(path)? }))
+            }
+            ConstraintOptions { regex: Some(pattern), .. } => {
+                Some(json!({ "type": "regex", "pattern": pattern }))
+            }
+            _ => None,
+        })
+    }
+
     /// Reads and checks the grammar; this needs no model.
     pub(crate) fn read(&self) -> Result<AnswerGrammar, ConstraintOptionError> {
         let of_file = |path: &Path, make: fn(&str) -> Result<Grammar, ConstraintError>| {

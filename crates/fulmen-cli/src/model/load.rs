@@ -4,21 +4,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fulmen::OpenOptions;
 use fulmen_bench::model::LoadedModel;
 use fulmen_core::DType;
 use fulmen_core::device::format_bytes;
 use fulmen_core::timeline;
+use fulmen_engine::{LoadOptions, Model, SessionOptions};
+use fulmen_model::ModelError;
 use fulmen_model::source::{self, ModelSource};
 use fulmen_model::synth::SynthError;
-use fulmen_model::{LoadOptions, Model, ModelError, SessionOptions};
 use indicatif::ProgressDrawTarget;
 
 use super::builtin::builtin_model;
 use super::find::{FindError, find};
+use super::split::{Load, SplitError, SplitOptions};
 use crate::error::CommandError;
 use crate::output::counted;
 use crate::progress::bar_with;
-use crate::select::{OpenOption, SelectError};
+use crate::select::{OpenOption, open};
 
 /// On which device a model runs, and how.
 #[derive(Debug, clap::Args)]
@@ -38,6 +41,9 @@ pub(crate) struct EngineOptions {
     /// Launch decode steps op by op instead of replaying a captured step.
     #[arg(long)]
     eager: bool,
+
+    #[command(flatten)]
+    pub(crate) split: SplitOptions,
 }
 
 /// Which model, on which device, with which context.
@@ -68,7 +74,7 @@ pub(crate) enum LoadError {
     #[error(transparent)]
     Find(#[from] FindError),
     #[error(transparent)]
-    Select(#[from] SelectError),
+    Split(#[from] SplitError),
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
@@ -78,7 +84,7 @@ pub(crate) enum LoadError {
 impl CommandError for LoadError {
     fn is_usage(&self) -> bool {
         match self {
-            LoadError::Select(error) => error.is_usage(),
+            LoadError::Split(error) => error.is_usage(),
             LoadError::Model(error) => error.is_usage(),
             LoadError::Find(error) => error.is_usage(),
             LoadError::Synth(_) => false,
@@ -93,19 +99,19 @@ impl EngineOptions {
         SessionOptions { context, cache: self.kv, chunk, eager: self.eager, sequences: 1 }
     }
 
-    /// Loads a model with a progress bar.
+    /// Loads a model for sessions, or for an engine, with a progress bar.
     pub(crate) fn load(
         &self,
         session: SessionOptions,
+        engine: Option<&fulmen_engine::EngineOptions>,
         check_weights: bool,
         source: impl FnOnce() -> Result<Arc<dyn ModelSource>, LoadError>,
     ) -> Result<LoadedModel, LoadError> {
         let start = Instant::now();
         let source = timeline::span("open the model file", source)?;
-        let (device, backend) = timeline::span("open the device", || self.open.open())?;
         let bar = bar_with("loading {bar:30} {bytes} of {total_bytes}", 0);
         bar.set_draw_target(ProgressDrawTarget::hidden());
-        let mut report = |progress: fulmen_model::LoadProgress| {
+        let mut report = |progress: fulmen_engine::LoadProgress| {
             // Small models are loaded before anybody could read a bar.
             if bar.is_hidden() && start.elapsed() > Duration::from_millis(300) {
                 bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -116,9 +122,42 @@ impl EngineOptions {
             bar.set_position(progress.done);
         };
         let options = LoadOptions { session, check_weights, progress: Some(&mut report) };
-        let model = timeline::span("load the model", || Model::from_source(source, backend, options));
+        let (device, threads) = (self.open.device.device, self.open.asked_threads());
+        let loaded = self.split.load(source, Load { device, threads, options, engine, quiet: false });
         bar.finish_and_clear();
-        Ok(LoadedModel { model: model?, device, load_time: start.elapsed(), threads: self.open.threads() })
+        let (model, device) = loaded?;
+        Ok(LoadedModel { model, device, load_time: start.elapsed(), threads: self.open.threads() })
+    }
+}
+
+impl EngineOptions {
+    /// Loads rank 0 of a model that is divided among `ranks`, without the others, to measure it.
+    pub(crate) fn load_rank(
+        &self,
+        ranks: u32,
+        session: SessionOptions,
+        source: Arc<dyn ModelSource>,
+    ) -> Result<LoadedModel, LoadError> {
+        let start = Instant::now();
+        let options = OpenOptions { threads: self.open.asked_threads() };
+        let (device, opened) = open(self.open.device.device, &options).map_err(SplitError::from)?;
+        let load = LoadOptions { session, check_weights: false, progress: None };
+        let model = match ranks {
+            1 => Model::from_source(source, opened, load)?,
+            _ => Model::from_source_rank_alone(source, opened, ranks, load)?,
+        };
+        Ok(LoadedModel { model, device, load_time: start.elapsed(), threads: self.open.threads() })
+    }
+}
+
+impl LoadError {
+    /// Whether the model cannot be divided among a number of ranks.
+    pub(crate) fn is_sharding(&self) -> bool {
+        matches!(
+            self,
+            LoadError::Model(ModelError::Sharding { .. })
+                | LoadError::Split(SplitError::Model(ModelError::Sharding { .. }))
+        )
     }
 }
 
@@ -127,13 +166,23 @@ impl ModelOptions {
         self.engine.session(self.context.unwrap_or(0))
     }
 
-    /// Loads the model at a path or with a name; without one the built-in model.
+    /// Loads the model at a path or with a name for sessions; without one the built-in model.
     pub(crate) fn load(
         &self,
         model: Option<&Path>,
         session: SessionOptions,
     ) -> Result<LoadedModel, LoadError> {
-        self.engine.load(session, !self.no_check, || {
+        self.load_for(model, session, None)
+    }
+
+    /// The same for an engine.
+    pub(crate) fn load_for(
+        &self,
+        model: Option<&Path>,
+        session: SessionOptions,
+        engine: Option<&fulmen_engine::EngineOptions>,
+    ) -> Result<LoadedModel, LoadError> {
+        self.engine.load(session, engine, !self.no_check, || {
             let source = match model {
                 Some(model) => source::open(find(model)?),
                 None => source::from_bytes(builtin_model()),

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use fulmen_core::sampling::Constraint;
-use fulmen_model::Model;
+use fulmen_engine::Model;
 
 use crate::error::CommandError;
 
@@ -23,6 +23,13 @@ pub(crate) struct AnswerGrammar;
 impl ConstraintOptions {
     pub(crate) fn read(&self) -> Result<AnswerGrammar, ConstraintOptionError> {
         Ok(AnswerGrammar)
+    }
+}
+
+#[cfg(feature = "server")]
+impl ConstraintOptions {
+    pub(crate) fn response_format(&self) -> Result<Option<serde_json::Value>, ConstraintOptionError> {
+        Ok(None)
     }
 }
 

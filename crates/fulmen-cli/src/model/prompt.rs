@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use fulmen_engine::Model;
+use fulmen_model::ModelError;
 use fulmen_model::template::{ChatOptions, ChatTemplate, Message, TemplateError};
 use fulmen_model::tokenizer::Special;
-use fulmen_model::{Model, ModelError};
 
 use crate::error::CommandError;
 
@@ -14,7 +15,7 @@ use crate::error::CommandError;
 pub(crate) struct PromptOptions {
     /// Use no chat template: the model continues the text of the prompt.
     #[arg(long, conflicts_with_all = ["template", "system", "think"])]
-    raw: bool,
+    pub(crate) raw: bool,
 
     #[command(flatten)]
     pub(crate) chat: ChatArgs,

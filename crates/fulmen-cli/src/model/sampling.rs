@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fulmen_model::{GenerateOptions, Sampling};
+use fulmen_engine::{GenerateOptions, Sampling};
 
 /// How tokens are sampled and when generation stops.
 #[derive(Debug, clap::Args)]

@@ -3,8 +3,10 @@
 use fulmen_bench::memory_bandwidth::{self, DeviceState, bytes_per_token};
 use fulmen_bench::model::LoadedModel;
 use fulmen_core::device::format_bytes;
-use fulmen_model::{FinishReason, Generated, Session};
+use fulmen_engine::generation::FinishReason;
+use fulmen_engine::{Generated, Session};
 
+use super::split::device_of;
 use crate::output::{columns, counted, percent};
 
 /// Load time, prefill and decode speed, memory and device, in one line.
@@ -31,7 +33,7 @@ pub(crate) fn line(loaded: &LoadedModel, session: &Session, generated: &Generate
     let cache = session.options().cache_bytes(loaded.model.config());
     let weights = format_bytes(loaded.model.weight_bytes());
     parts.push(format!("weights {weights}, KV cache {}", format_bytes(cache)));
-    parts.push(loaded.device.selector().to_string());
+    parts.push(device_of(&loaded.model, &loaded.device));
     match &generated.reason {
         FinishReason::EndToken(_) | FinishReason::Complete | FinishReason::StopString(_) => {}
         FinishReason::MaxTokens => parts.push("stopped at --max-tokens".to_owned()),

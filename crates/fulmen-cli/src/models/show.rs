@@ -77,6 +77,9 @@ fn stored_quantization(source: &dyn ModelSource, summary: &Summary) -> Option<St
             15 => "Q4_K_M",
             16 => "Q5_K_S",
             17 => "Q5_K_M",
+            25 => "IQ4_NL",
+            30 => "IQ4_XS",
+            38 => "MXFP4_MOE",
             _ => return None,
         };
         Some(name.to_owned())

@@ -10,7 +10,7 @@ use clap::Subcommand;
 use fulmen_bench::BenchError;
 use fulmen_core::DType;
 use fulmen_core::device::DeviceInfo;
-use fulmen_model::Device;
+use fulmen_engine::Device;
 use fulmen_testkit::Filter;
 use fulmen_testkit::table::ops;
 #[cfg(feature = "wgpu")]

@@ -3,17 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fulmen::OpenOptions;
 use fulmen_core::device::DeviceSelector;
 use fulmen_engine::EngineOptions;
+use fulmen_engine::{LoadOptions, SessionOptions};
+use fulmen_model::ModelError;
 use fulmen_model::source::{self, ModelSource};
-use fulmen_model::{LoadOptions, Model, ModelError, SessionOptions};
 use fulmen_server::{EngineModel, EngineModelError, ModelLoader, ModelSpec, ServedModel};
 
 use crate::model::builtin::builtin_model;
 use crate::model::find::{FindError, find};
+use crate::model::split::{Load, SplitError, SplitOptions, device_name_of};
 use crate::output::tell;
-use crate::select::{SelectError, open, parse_device};
+use crate::select::{SelectError, parse_device};
 
 /// Why a model was not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,8 @@ enum LoadError {
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
+    Split(#[from] SplitError),
+    #[error(transparent)]
     Engine(#[from] EngineModelError),
 }
 
@@ -32,6 +35,7 @@ enum LoadError {
 pub(super) struct Loader {
     pub(super) device: DeviceSelector,
     pub(super) threads: Option<usize>,
+    pub(super) split: SplitOptions,
     /// Everything but the context, which a model may have of its own.
     pub(super) engine: EngineOptions,
     pub(super) check_weights: bool,
@@ -48,14 +52,15 @@ impl Loader {
             Some(device) => parse_device(device)?,
             None => self.device,
         };
-        let (device, backend) = open(asked, &OpenOptions { threads: self.threads })?;
         let context = spec.context.unwrap_or(self.engine.context);
         // Sessions compute embeddings; the engine has pages of its own.
         let session = SessionOptions { context, cache: self.engine.cache, ..SessionOptions::default() };
         let options = LoadOptions { session, check_weights: self.check_weights, progress: None };
-        let model = Model::from_source(source, backend, options)?;
         let engine = EngineOptions { context, ..self.engine.clone() };
-        Ok(EngineModel::new(&model, &engine, &device.name)?)
+        let load =
+            Load { device: asked, threads: self.threads, options, engine: Some(&engine), quiet: self.quiet };
+        let (model, device) = self.split.load(source, load)?;
+        Ok(EngineModel::new(&model, &engine, &device_name_of(&model, &device))?)
     }
 }
 

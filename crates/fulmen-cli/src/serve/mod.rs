@@ -108,7 +108,7 @@ async fn serve(
     }
     // Scripts read the address from here, so it is written at once.
     let mut out = io::stdout().lock();
-    writeln!(out, "listening on http://{}", server.address()).map_err(ServeError::Write)?;
+    writeln!(out, "listening on {}", server.url()).map_err(ServeError::Write)?;
     out.flush().map_err(ServeError::Write)?;
     drop(out);
     tell(&format!("models: {}", names.join(", ")));

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use fulmen_core::DType;
 use fulmen_engine::EngineOptions;
-use fulmen_server::{DEFAULT_PORT, Limits, LogFormat, RegistryOptions, ServerOptions};
+use fulmen_server::{DEFAULT_PORT, Limits, LogFormat, RegistryOptions, ServerOptions, TlsFiles};
 
 use super::loader::Loader;
 use crate::model::load::cache_type;
+use crate::model::split::{SplitOptions, parse_bytes};
 use crate::select::OpenOption;
 
 /// Where the server listens, and for whom.
@@ -31,6 +32,14 @@ pub(super) struct NetworkOptions {
     /// Listen on any address without an API key.
     #[arg(long)]
     insecure: bool,
+
+    /// Certificate for HTTPS, with those of the authorities between it and a root, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key of the certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
 
     /// Let pages of this origin use the server; may be given several times, `*` for all.
     #[arg(long, value_name = "ORIGIN")]
@@ -78,7 +87,9 @@ impl NetworkOptions {
             request_timeout: Duration::from_secs(self.timeout),
             ..Limits::default()
         };
+        let tls = self.tls_cert.clone().zip(self.tls_key.clone());
         ServerOptions {
+            tls: tls.map(|(certificates, key)| TlsFiles { certificates, key }),
             address: SocketAddr::new(self.host, self.port),
             api_keys,
             insecure: self.insecure,
@@ -126,6 +137,9 @@ pub(super) struct EngineLimits {
     #[command(flatten)]
     open: OpenOption,
 
+    #[command(flatten)]
+    split: SplitOptions,
+
     /// Type of the KV cache: f16, q8_0 or f32.
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
     kv: DType,
@@ -166,6 +180,7 @@ impl EngineLimits {
         Loader {
             device: self.open.device.device,
             threads: self.open.asked_threads(),
+            split: self.split.clone(),
             engine: EngineOptions {
                 context: self.context.unwrap_or(0),
                 max_sequences: self.max_sequences,
@@ -178,43 +193,6 @@ impl EngineLimits {
             },
             check_weights: !self.no_check,
             quiet,
-        }
-    }
-}
-
-/// Bytes with a unit: `40GB`, `512MiB`, `1000`.
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
-    let unit = match text[digits.len()..].trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1.0,
-        "k" | "kb" => 1e3,
-        "m" | "mb" => 1e6,
-        "g" | "gb" => 1e9,
-        "t" | "tb" => 1e12,
-        "kib" => 1024.0,
-        "mib" => 1024.0 * 1024.0,
-        "gib" => 1024.0 * 1024.0 * 1024.0,
-        _ => return Err("expected bytes such as 40GB, 512MiB or 1000".to_owned()),
-    };
-    let number: f64 = digits.parse().map_err(|_| "expected bytes such as 40GB, 512MiB or 1000".to_owned())?;
-    let bytes = number * unit;
-    if !(1.0..=1e18).contains(&bytes) {
-        return Err("expected 1 byte to 1000000 TB".to_owned());
-    }
-    Ok(bytes as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_have_units() {
-        assert_eq!(parse_bytes("40GB"), Ok(40_000_000_000));
-        assert_eq!(parse_bytes("1.5 MiB"), Ok(1_572_864));
-        assert_eq!(parse_bytes("1000"), Ok(1000));
-        for text in ["", "x", "-1", "0", "1XB", "1e30"] {
-            assert!(parse_bytes(text).is_err(), "{text}");
         }
     }
 }

@@ -77,8 +77,12 @@ impl Plan {
                 names.insert(name.into(), id);
             }
         }
-        let program =
-            Lowering { tensors: &self.graph.tensors, addresses: &addresses }.run(&self.graph.ops)?;
+        let program = Lowering {
+            tensors: &self.graph.tensors,
+            addresses: &addresses,
+            batch_invariant: self.batch_invariant,
+        }
+        .run(&self.graph.ops)?;
         Ok(BoundGraph { program, arena, addresses, bytes, names })
     }
 }

@@ -7,7 +7,9 @@ use super::builder_call::BuilderCall;
 use super::op::{BinaryKind, CacheRef, Linear, Op, Slots, TensorId, UnaryKind};
 use super::{LogicalGraph, OpNode, Role, TensorDef};
 use crate::graph::checks::{check_cache, check_heads, epsilon, finite};
-use crate::{AttentionRows, BuildError, DType, Heads, KV_PAGE, KvCache, Problem, RopeSpec};
+use crate::{
+    AttentionRows, BuildError, DType, GateActivation, Heads, KV_PAGE, KvCache, Problem, RopeSpec, Scores,
+};
 
 /// A handle to a tensor of one builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -118,6 +120,11 @@ impl GraphBuilder {
         self.graph
     }
 
+    /// What was recorded so far.
+    pub fn graph(&self) -> &LogicalGraph {
+        &self.graph
+    }
+
     /// The shape of a tensor: rows and width.
     pub fn shape(&self, tensor: Tensor) -> Built<(u32, u32)> {
         let call = self.call("shape");
@@ -142,7 +149,7 @@ impl GraphBuilder {
         Err(BuildError { call, problem: Problem::Duplicate(name.to_owned()) })
     }
 
-    fn external(
+    pub(super) fn external(
         &mut self,
         call: &'static str,
         name: &str,
@@ -300,11 +307,22 @@ impl GraphBuilder {
 
     /// `silu(x · gateᵀ) ∘ (x · upᵀ)`.
     pub fn gate_up(&mut self, x: Tensor, gate: Tensor, up: Tensor) -> Built<Tensor> {
+        self.gate_up_with(x, gate, up, GateActivation::Silu)
+    }
+
+    /// `activation(x · gateᵀ) ∘ (x · upᵀ)`.
+    pub fn gate_up_with(
+        &mut self,
+        x: Tensor,
+        gate: Tensor,
+        up: Tensor,
+        activation: GateActivation,
+    ) -> Built<Tensor> {
         let call = self.call("gate_up");
         let (m, k) = call.rows("the input", x)?;
         let n = call.weight("the gate weight", gate, k)?;
         call.size("the rows of the up weight", n, call.weight("the up weight", up, k)?)?;
-        Ok(self.emit(Op::GateUp { x: x.id(), gate: gate.id(), up: up.id() }, m, n))
+        Ok(self.emit(Op::GateUp { x: x.id(), gate: gate.id(), up: up.id(), activation }, m, n))
     }
 
     /// RMS norm; a gain shorter than the row (by a whole factor) gives the norm per head.
@@ -398,29 +416,37 @@ impl GraphBuilder {
         Ok(self.emit(Op::SoftMax { x: x.id(), scale }, rows, width))
     }
 
-    /// Causal attention among the rows of the batch.
-    pub fn attention(&mut self, q: Tensor, k: Tensor, v: Tensor, heads: Heads, scale: f32) -> Built<Tensor> {
+    /// Causal attention among the rows of the batch, with a scale or more elaborate [`Scores`].
+    pub fn attention(
+        &mut self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        heads: Heads,
+        scores: impl Into<Scores<Tensor>>,
+    ) -> Built<Tensor> {
         let call = self.call("attention");
         call.check(check_heads(heads))?;
         let (m, _) = call.rows("q", q)?;
         call.rows_of("q", q, m, heads.q_width())?;
         call.rows_of("k", k, m, heads.kv_width())?;
         call.rows_of("v", v, m, heads.kv_width())?;
-        call.check(finite("the scale", scale))?;
+        let scores = call.scores(scores.into(), heads)?;
         let (q, k, v) = (q.id(), k.id(), v.id());
-        Ok(self.emit(Op::Attention { q, k, v, heads, scale }, m, heads.q_width()))
+        Ok(self.emit(Op::Attention { q, k, v, heads, scores }, m, heads.q_width()))
     }
 
-    /// Causal attention over a cache that already holds the rows' own keys and values.
+    /// Causal attention over a cache that already holds the rows' own keys and values, with a scale or more
+    /// elaborate [`Scores`].
     pub fn cache_attention(
         &mut self,
         q: Tensor,
         cache: Cache,
         positions: Tensor,
         sequences: Option<Tensor>,
-        scale: f32,
+        scores: impl Into<Scores<Tensor>>,
     ) -> Built<Tensor> {
-        self.step_attention(q, cache, positions, sequences, AttentionRows::Any, scale)
+        self.step_attention(q, cache, positions, sequences, AttentionRows::Any, scores)
     }
 
     /// As [`cache_attention`](GraphBuilder::cache_attention), with what is known of the rows. The work list
@@ -432,7 +458,7 @@ impl GraphBuilder {
         positions: Tensor,
         sequences: Option<Tensor>,
         rows: AttentionRows<Tensor>,
-        scale: f32,
+        scores: impl Into<Scores<Tensor>>,
     ) -> Built<Tensor> {
         let (call, heads) = (self.call("cache_attention"), cache.spec.heads);
         let (m, _) = call.rows("q", q)?;
@@ -441,10 +467,10 @@ impl GraphBuilder {
         if let Some((&work, max_chunks)) = rows.work() {
             call.work_list(work, max_chunks)?;
         }
-        call.check(finite("the scale", scale))?;
+        let scores = call.scores(scores.into(), heads)?;
         let slots = Slots { positions: positions.id(), sequences: id_of(sequences) };
         let (q, rows) = (q.id(), rows.map(Tensor::id));
-        let op = Op::CacheAttention { q, cache: cache_ref(cache), slots, rows, heads, scale };
+        let op = Op::CacheAttention { q, cache: cache_ref(cache), slots, rows, heads, scores };
         Ok(self.emit(op, m, heads.q_width()))
     }
 
@@ -513,102 +539,11 @@ impl GraphBuilder {
         Ok(self.emit(Op::Copy { x: x.id() }, rows, width))
     }
 
-    /// Index of the largest element of each row.
-    pub fn argmax(&mut self, x: Tensor) -> Built<Tensor> {
-        let (rows, width) = self.call("argmax").rows("the input", x)?;
-        self.not_empty("argmax", width)?;
-        Ok(self.emit_indices(Op::ArgMax { x: x.id() }, rows))
-    }
-
-    /// A token sampled from each row of logits with the row's state.
-    pub fn sample(&mut self, logits: Tensor, states: Tensor) -> Built<Tensor> {
-        let call = self.call("sample");
-        let (rows, width) = call.rows("the logits", logits)?;
-        call.size("the rows of the states", rows, call.def("the states", states)?.rows)?;
-        call.size("the width of the states", 8, call.def("the states", states)?.width)?;
-        self.not_empty("sample", width)?;
-        Ok(self.emit_indices(Op::Sample { logits: logits.id(), states: states.id() }, rows))
-    }
-
-    /// Applies each row's penalties to the logits of the tokens in `history` (`[sequences, capacity]`) up to
-    /// the row's position.
-    pub fn penalize(
-        &mut self,
-        logits: Tensor,
-        penalties: Tensor,
-        history: Tensor,
-        positions: Tensor,
-        sequences: Option<Tensor>,
-    ) -> Built<Tensor> {
-        let call = self.call("penalize");
-        let (rows, width) = call.rows("the logits", logits)?;
-        call.size("the rows of the penalties", rows, call.def("the penalties", penalties)?.rows)?;
-        call.size("the width of the penalties", 4, call.def("the penalties", penalties)?.width)?;
-        call.history(history)?;
-        call.indices("positions", positions, rows)?;
-        sequences.map_or(Ok(()), |sequences| call.indices("sequences", sequences, rows))?;
-        self.not_empty("penalize", width)?;
-        let slots = Slots { positions: positions.id(), sequences: id_of(sequences) };
-        let (penalties, history) = (penalties.id(), history.id());
-        Ok(self.emit(Op::Penalize { logits: logits.id(), penalties, history, slots }, rows, width))
-    }
-
-    /// The token of each row: that of its sequence in `history` (`[sequences, capacity]`), a state, at its
-    /// position. A [`NO_TOKEN`](crate::sampling::NO_TOKEN) there gives token 0 and is replaced by it.
-    pub fn gather_tokens(
-        &mut self,
-        history: Tensor,
-        positions: Tensor,
-        sequences: Option<Tensor>,
-    ) -> Built<Tensor> {
-        let call = self.call("gather_tokens");
-        call.history(history)?;
-        call.state("the history", history)?;
-        let rows = call.def("positions", positions)?.rows;
-        call.indices("positions", positions, rows)?;
-        sequences.map_or(Ok(()), |sequences| call.indices("sequences", sequences, rows))?;
-        let slots = Slots { positions: positions.id(), sequences: id_of(sequences) };
-        Ok(self.emit_indices(Op::GatherTokens { history: history.id(), slots }, rows))
-    }
-
-    /// Prepares the next decode step: copies the sampled tokens to `tokens`, increments `positions` but not
-    /// past the last position, and stores each token in `history` (`[sequences, capacity]`) at its position.
-    /// All three are states.
-    pub fn advance(
-        &mut self,
-        drawn: Tensor,
-        tokens: Tensor,
-        positions: Tensor,
-        history: Tensor,
-        sequences: Option<Tensor>,
-    ) -> Built<()> {
-        let call = self.call("advance");
-        let rows = call.def("the sampled tokens", drawn)?.rows;
-        call.indices("the sampled tokens", drawn, rows)?;
-        for (what, tensor) in [("tokens", tokens), ("positions", positions)] {
-            call.indices(what, tensor, rows)?;
-            call.state(what, tensor)?;
-        }
-        call.history(history)?;
-        call.state("the history", history)?;
-        sequences.map_or(Ok(()), |sequences| call.indices("sequences", sequences, rows))?;
-        let (drawn, tokens, positions) = (drawn.id(), tokens.id(), positions.id());
-        let op = Op::Advance { drawn, tokens, positions, history: history.id(), sequences: id_of(sequences) };
-        self.graph.ops.push(OpNode { op, outputs: Vec::new() });
-        Ok(())
-    }
-
     pub(super) fn not_empty(&self, call: &'static str, width: u32) -> Built<()> {
         if width > 0 {
             return Ok(());
         }
         let problem = Problem::Value { what: "the width of the input", expected: "at least 1", got: 0.0 };
         Err(BuildError { call, problem })
-    }
-
-    fn emit_indices(&mut self, op: Op, rows: u32) -> Tensor {
-        let output = self.emit(op, rows, 1);
-        self.graph.tensors[output.id()].dtype = DType::U32;
-        output
     }
 }

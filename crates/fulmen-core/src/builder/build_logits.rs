@@ -1,8 +1,9 @@
-//! Builder methods of what happens to logits beside sampling: biases, token masks and log-probabilities.
+//! Builder methods of what follows the logits: biases, token masks, penalties, log-probabilities, sampling
+//! and the tokens of the next step.
 
 use super::build::{Built, Tensor, id_of};
-use super::op::Op;
-use super::{GraphBuilder, Role, TensorDef};
+use super::op::{Op, Slots};
+use super::{GraphBuilder, OpNode, Role, TensorDef};
 use crate::graph::checks::{at_least_1, check_top};
 use crate::{DType, Problem};
 
@@ -68,5 +69,96 @@ impl GraphBuilder {
         let tokens = self.push(def);
         self.graph.ops.last_mut().expect("an op was just added").outputs.push(tokens.id());
         Ok((values, tokens))
+    }
+
+    /// Index of the largest element of each row.
+    pub fn argmax(&mut self, x: Tensor) -> Built<Tensor> {
+        let (rows, width) = self.call("argmax").rows("the input", x)?;
+        self.not_empty("argmax", width)?;
+        Ok(self.emit_indices(Op::ArgMax { x: x.id() }, rows))
+    }
+
+    /// A token sampled from each row of logits with the row's state.
+    pub fn sample(&mut self, logits: Tensor, states: Tensor) -> Built<Tensor> {
+        let call = self.call("sample");
+        let (rows, width) = call.rows("the logits", logits)?;
+        call.size("the rows of the states", rows, call.def("the states", states)?.rows)?;
+        call.size("the width of the states", 8, call.def("the states", states)?.width)?;
+        self.not_empty("sample", width)?;
+        Ok(self.emit_indices(Op::Sample { logits: logits.id(), states: states.id() }, rows))
+    }
+
+    /// Applies each row's penalties to the logits of the tokens in `history` (`[sequences, capacity]`) up to
+    /// the row's position.
+    pub fn penalize(
+        &mut self,
+        logits: Tensor,
+        penalties: Tensor,
+        history: Tensor,
+        positions: Tensor,
+        sequences: Option<Tensor>,
+    ) -> Built<Tensor> {
+        let call = self.call("penalize");
+        let (rows, width) = call.rows("the logits", logits)?;
+        call.size("the rows of the penalties", rows, call.def("the penalties", penalties)?.rows)?;
+        call.size("the width of the penalties", 4, call.def("the penalties", penalties)?.width)?;
+        call.history(history)?;
+        call.indices("positions", positions, rows)?;
+        sequences.map_or(Ok(()), |sequences| call.indices("sequences", sequences, rows))?;
+        self.not_empty("penalize", width)?;
+        let slots = Slots { positions: positions.id(), sequences: id_of(sequences) };
+        let (penalties, history) = (penalties.id(), history.id());
+        Ok(self.emit(Op::Penalize { logits: logits.id(), penalties, history, slots }, rows, width))
+    }
+
+    /// The token of each row: that of its sequence in `history` (`[sequences, capacity]`), a state, at its
+    /// position. A [`NO_TOKEN`](crate::sampling::NO_TOKEN) there gives token 0 and is replaced by it.
+    pub fn gather_tokens(
+        &mut self,
+        history: Tensor,
+        positions: Tensor,
+        sequences: Option<Tensor>,
+    ) -> Built<Tensor> {
+        let call = self.call("gather_tokens");
+        call.history(history)?;
+        call.state("the history", history)?;
+        let rows = call.def("positions", positions)?.rows;
+        call.indices("positions", positions, rows)?;
+        sequences.map_or(Ok(()), |sequences| call.indices("sequences", sequences, rows))?;
+        let slots = Slots { positions: positions.id(), sequences: id_of(sequences) };
+        Ok(self.emit_indices(Op::GatherTokens { history: history.id(), slots }, rows))
+    }
+
+    /// Prepares the next decode step: copies the sampled tokens to `tokens`, increments `positions` but not
+    /// past the last position, and stores each token in `history` (`[sequences, capacity]`) at its position.
+    /// All three are states.
+    pub fn advance(
+        &mut self,
+        drawn: Tensor,
+        tokens: Tensor,
+        positions: Tensor,
+        history: Tensor,
+        sequences: Option<Tensor>,
+    ) -> Built<()> {
+        let call = self.call("advance");
+        let rows = call.def("the sampled tokens", drawn)?.rows;
+        call.indices("the sampled tokens", drawn, rows)?;
+        for (what, tensor) in [("tokens", tokens), ("positions", positions)] {
+            call.indices(what, tensor, rows)?;
+            call.state(what, tensor)?;
+        }
+        call.history(history)?;
+        call.state("the history", history)?;
+        sequences.map_or(Ok(()), |sequences| call.indices("sequences", sequences, rows))?;
+        let (drawn, tokens, positions) = (drawn.id(), tokens.id(), positions.id());
+        let op = Op::Advance { drawn, tokens, positions, history: history.id(), sequences: id_of(sequences) };
+        self.graph.ops.push(OpNode { op, outputs: Vec::new() });
+        Ok(())
+    }
+
+    fn emit_indices(&mut self, op: Op, rows: u32) -> Tensor {
+        let output = self.emit(op, rows, 1);
+        self.graph.tensors[output.id()].dtype = DType::U32;
+        output
     }
 }

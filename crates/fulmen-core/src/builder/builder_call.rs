@@ -1,9 +1,9 @@
 //! Checks of the arguments of builder methods.
 
 use super::build::{Built, Cache, GraphBuilder, Rotation, Tensor};
-use super::{Role, TensorDef};
+use super::{Role, TensorDef, TensorId};
 use crate::graph::checks::{check_history, check_rope, weight_type};
-use crate::{BuildError, DType, Problem};
+use crate::{BuildError, DType, Heads, Problem, Scores};
 
 /// The checks of one builder method, which their errors name.
 pub(super) struct BuilderCall<'a> {
@@ -113,6 +113,15 @@ impl<'a> BuilderCall<'a> {
             Some(factors) => self.rows_of("the frequency factors", factors, 1, rotation.spec.n_rot / 2),
             None => Ok(()),
         }
+    }
+
+    /// Scores of attention, with the sinks by number.
+    pub(super) fn scores(&self, scores: Scores<Tensor>, heads: Heads) -> Built<Scores<TensorId>> {
+        self.check(scores.check())?;
+        if let Some(sinks) = scores.sinks {
+            self.rows_of("the sinks", sinks, 1, heads.n_heads)?;
+        }
+        Ok(scores.map(Tensor::id))
     }
 
     /// The work list of a mixed step.

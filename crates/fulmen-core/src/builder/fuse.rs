@@ -2,16 +2,17 @@
 
 use super::op::{BinaryKind, CacheRef, Op, TensorId, UnaryKind};
 use super::{LogicalGraph, OpNode};
+use crate::GateActivation;
 use crate::dataflow::Readers;
 
 /// Which fusions are made. All of them by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fusions {
-    /// `silu(a) · b` becomes one op; together with the two matmuls before it, gate-up.
+    /// `silu(a) · b` becomes one op; it and `gelu(a) · b` together with the two matmuls before them gate-up.
     pub swiglu: bool,
     /// `a + b` and the RMS norm of the sum become one op.
     pub add_rms_norm: bool,
-    /// An addition to a matmul becomes the residual of the matmul.
+    /// An addition to a matmul, or to the down projection of experts, becomes its residual.
     pub residual: bool,
     /// Matmuls of one input (Q, K, V) become one op.
     pub shared_input: bool,
@@ -137,10 +138,28 @@ impl Rewrite {
         self.sweep();
     }
 
-    /// SwiGLU of two matmuls of one input.
+    /// The operands of a gated activation at `index` before its activation: `swiglu(a, b)`, or `gelu(a) · b`
+    /// in either order, and the op that computes the activation apart.
+    fn gated(&self, index: usize) -> Option<(TensorId, TensorId, GateActivation, Option<usize>)> {
+        match self.graph.ops[index].op {
+            Op::Binary { kind: BinaryKind::SwiGlu, a, b } => Some((a, b, GateActivation::Silu, None)),
+            Op::Binary { kind: BinaryKind::Mul, a, b } => {
+                [(a, b), (b, a)].into_iter().find_map(|(gated, up)| {
+                    let producer = self.sole_producer(gated)?;
+                    let Op::Unary { kind: UnaryKind::GeluTanh, x } = self.graph.ops[producer].op else {
+                        return None;
+                    };
+                    Some((x, up, GateActivation::GeluTanh, Some(producer)))
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// SwiGLU or GeGLU of two matmuls of one input.
     fn gate_up(&mut self) {
         for index in 0..self.graph.ops.len() {
-            let Op::Binary { kind: BinaryKind::SwiGlu, a, b } = self.graph.ops[index].op else { continue };
+            let Some((a, b, activation, apart)) = self.gated(index) else { continue };
             let (Some(gate), Some(up)) = (self.sole_producer(a), self.sole_producer(b)) else { continue };
             let (Some((x, gate_weight)), Some((y, up_weight))) =
                 (self.plain_matmul(gate), self.plain_matmul(up))
@@ -148,9 +167,8 @@ impl Rewrite {
                 continue;
             };
             if x == y {
-                self.graph.ops[index].op = Op::GateUp { x, gate: gate_weight, up: up_weight };
-                self.remove(gate);
-                self.remove(up);
+                self.graph.ops[index].op = Op::GateUp { x, gate: gate_weight, up: up_weight, activation };
+                [Some(gate), Some(up), apart].into_iter().flatten().for_each(|op| self.remove(op));
             }
         }
         self.sweep();
@@ -193,13 +211,14 @@ impl Rewrite {
             let Op::Binary { kind: BinaryKind::Add, a, b } = self.graph.ops[index].op else { continue };
             for (matmul, other) in [(b, a), (a, b)] {
                 let Some(producer) = self.sole_producer(matmul) else { continue };
-                let Op::MulMat { x, weights, residual: None } = &self.graph.ops[producer].op else {
-                    continue;
-                };
-                if weights.len() > 1 {
-                    continue;
+                let mut op = self.graph.ops[producer].op.clone();
+                match &mut op {
+                    Op::MulMat { weights, residual, .. } if residual.is_none() && weights.len() == 1 => {
+                        *residual = Some(other);
+                    }
+                    Op::ExpertDown { residual, .. } if residual.is_none() => *residual = Some(other),
+                    _ => continue,
                 }
-                let op = Op::MulMat { x: *x, weights: weights.clone(), residual: Some(other) };
                 self.graph.ops[index].op = op;
                 self.remove(producer);
                 break;
@@ -399,6 +418,32 @@ mod tests {
             (Fusions { rope_store: true, ..none }, 4),
         ] {
             assert_eq!(qwen3(1).fuse(&fusions).ops.len(), 19 - saved, "{fusions:?}");
+        }
+    }
+
+    #[test]
+    fn geglu_becomes_gate_up_unless_its_parts_have_other_readers() {
+        // Whether gate comes first in the product, and which value is an output as well.
+        for (gate_first, kept) in [(true, None), (false, None), (true, Some(0)), (false, Some(1))] {
+            let mut b = GraphBuilder::new();
+            let x = b.input("x", 1, 8).unwrap();
+            let weights = ["gate", "up"].map(|name| b.weight(name, DType::F32, 8, 8).unwrap());
+            let [gate, up] = weights.map(|weight| b.mul_mat(x, weight).unwrap());
+            let gelu = b.unary(UnaryKind::GeluTanh, gate).unwrap();
+            let y = if gate_first { b.mul(gelu, up).unwrap() } else { b.mul(up, gelu).unwrap() };
+            b.output("y", y).unwrap();
+            if let Some(kept) = kept {
+                b.output("kept", [gate, gelu][kept]).unwrap();
+            }
+            let fused = b.finish().fuse(&Fusions::all());
+            match kept {
+                None => {
+                    assert_eq!(names(&fused), ["gate_up"]);
+                    let Op::GateUp { activation, gate, .. } = fused.ops[0].op else { panic!("not gate-up") };
+                    assert_eq!((activation, gate), (GateActivation::GeluTanh, weights[0].id()));
+                }
+                Some(_) => assert!(!names(&fused).contains(&"gate_up"), "{kept:?}"),
+            }
         }
     }
 

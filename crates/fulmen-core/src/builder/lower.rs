@@ -3,12 +3,13 @@
 use super::op::{CacheRef, Linear, Op, Slots, TensorId};
 use super::{OpNode, TensorDef};
 use crate::graph::*;
-use crate::{GraphError, Problem};
+use crate::{GateActivation, GraphError, Problem};
 
 /// The tensors of a plan and their addresses.
 pub(super) struct Lowering<'a> {
     pub(super) tensors: &'a [TensorDef],
     pub(super) addresses: &'a [u64],
+    pub(super) batch_invariant: bool,
 }
 
 impl Lowering<'_> {
@@ -73,13 +74,13 @@ impl Lowering<'_> {
                 let (m, width) = (self.tensors[tokens].rows, self.tensors[table].width);
                 OpCall::Embed(EmbedCall { table: self.weight(table), tokens: at(tokens), output, m, width })
             }
-            Op::MulMat { x, ref weights, residual } => {
-                OpCall::MulMat(self.mul_mat(x, weights, residual, outputs))
+            Op::MulMat { x, ref weights, residual } => self.mul_mat(x, weights, residual, outputs),
+            Op::GateUp { x, gate, up, activation } => self.gate_up(x, [gate, up], activation, output),
+            Op::CausalConv { .. } | Op::GatedDeltaRule { .. } | Op::SigmoidGate { .. } => {
+                self.recurrent(op, output)?
             }
-            Op::GateUp { x, gate, up } => {
-                let TensorDef { rows: m, width: k, .. } = self.tensors[x];
-                let (gate, up) = (self.weight(gate), self.weight(up));
-                OpCall::GateUp(GateUpCall { input: at(x), gate, up, output, m, k })
+            Op::Route { .. } | Op::ExpertGateUp { .. } | Op::ExpertDown { .. } => {
+                self.experts(op, outputs)?
             }
             Op::RmsNorm { x, gamma, epsilon } => {
                 let width = self.tensors[gamma].width;
@@ -109,15 +110,15 @@ impl Lowering<'_> {
                 let TensorDef { rows, width, .. } = self.tensors[x];
                 OpCall::SoftMax(SoftMaxCall { input: at(x), output, width, rows, scale })
             }
-            Op::Attention { q, k, v, heads, scale } => {
+            Op::Attention { q, k, v, heads, scores } => {
                 let kv = KvSource::Rows { k: at(k), v: at(v) };
-                OpCall::Attention(self.attention(q, kv, AttentionRows::Any, output, heads, scale))
+                OpCall::Attention(self.attention(q, kv, AttentionRows::Any, output, heads, scores))
             }
-            Op::CacheAttention { q, cache, slots, rows, heads, scale } => {
+            Op::CacheAttention { q, cache, slots, rows, heads, scores } => {
                 let Slots { positions, sequences } = slots;
                 let (cache, sequences) = (self.cache(&cache), self.at_option(sequences));
                 let kv = KvSource::Cache { cache, positions: at(positions), sequences };
-                OpCall::Attention(self.attention(q, kv, rows.map(at), output, heads, scale))
+                OpCall::Attention(self.attention(q, kv, rows.map(at), output, heads, scores))
             }
             Op::KvStore { k, v, cache, slots, heads } => {
                 OpCall::KvStore(self.kv_store(k, v, &cache, slots, heads))
@@ -134,9 +135,9 @@ impl Lowering<'_> {
                     output,
                 })
             }
-            Op::Copy { x } => {
-                OpCall::Copy(CopyCall { input: at(x), output, bytes: self.tensors[x].bytes()? })
-            }
+            Op::AllReduce { x, ranks } => self.all_reduce(x, ranks, output),
+            Op::AllGather { x, ranks } => self.all_gather(x, ranks, output),
+            Op::Copy { x } => self.copy(x, output)?,
             Op::ArgMax { x } => {
                 let TensorDef { rows: m, width: n, .. } = self.tensors[x];
                 OpCall::ArgMax(ArgMaxCall { input: at(x), output, m, n })
@@ -185,14 +186,133 @@ impl Lowering<'_> {
         })
     }
 
+    fn copy(&self, x: TensorId, output: u64) -> Result<OpCall, Problem> {
+        Ok(OpCall::Copy(CopyCall { input: self.at(x), output, bytes: self.tensors[x].bytes()? }))
+    }
+
+    /// The calls of layers with a recurrent state.
+    fn recurrent(&self, op: &Op, output: u64) -> Result<OpCall, Problem> {
+        let state = |id: TensorId| RecurrentState { ptr: self.at(id), n_seqs: self.tensors[id].rows };
+        Ok(match *op {
+            Op::CausalConv { x, weight, state: slot, slots } => OpCall::CausalConv(CausalConvCall {
+                input: self.at(x),
+                weight: self.at(weight),
+                state: state(slot),
+                positions: self.at(slots.positions),
+                sequences: self.at_option(slots.sequences),
+                output,
+                m: self.tensors[x].rows,
+                channels: self.tensors[x].width,
+                taps: self.tensors[weight].width,
+            }),
+            Op::GatedDeltaRule { qkv, alpha, beta, decay, dt, state: slot, slots, heads, epsilon } => {
+                OpCall::GatedDeltaRule(GatedDeltaRuleCall {
+                    input: self.at(qkv),
+                    alpha: self.at(alpha),
+                    beta: self.at(beta),
+                    decay: self.at(decay),
+                    dt: self.at(dt),
+                    state: state(slot),
+                    positions: self.at(slots.positions),
+                    sequences: self.at_option(slots.sequences),
+                    output,
+                    m: self.tensors[qkv].rows,
+                    heads,
+                    epsilon,
+                })
+            }
+            Op::SigmoidGate { x, gate } => OpCall::SigmoidGate(SigmoidGateCall {
+                input: self.at(x),
+                gate: self.at(gate),
+                output,
+                m: self.tensors[x].rows,
+                n: self.tensors[x].width,
+                gates: self.tensors[gate].width,
+            }),
+            _ => return Err(Problem::Missing { what: "the recurrent state of the op" }),
+        })
+    }
+
+    /// The calls of a mixture of experts.
+    fn experts(&self, op: &Op, outputs: &[TensorId]) -> Result<OpCall, Problem> {
+        let at = |id: TensorId| self.at(id);
+        let output = outputs.first().map_or(0, |&id| at(id));
+        Ok(match *op {
+            Op::Route { logits, bias, route } => {
+                let TensorDef { rows: m, width: n_experts, .. } = self.tensors[logits];
+                let (bias, ids) = (self.at_option(bias), outputs.get(1).map_or(0, |&id| at(id)));
+                let logits = at(logits);
+                OpCall::Route(RouteCall { logits, bias, weights: output, ids, m, n_experts, route })
+            }
+            Op::ExpertGateUp { x, ids, gate, up, n_experts, activation } => {
+                let TensorDef { rows: m, width: k, .. } = self.tensors[x];
+                OpCall::ExpertGateUp(ExpertGateUpCall {
+                    input: at(x),
+                    ids: at(ids),
+                    gate: self.weight(gate.weight),
+                    up: self.weight(up.weight),
+                    gate_bias: self.at_option(gate.bias),
+                    up_bias: self.at_option(up.bias),
+                    output,
+                    m,
+                    k,
+                    top: self.tensors[ids].width,
+                    n_experts,
+                    activation,
+                    batch_invariant: self.batch_invariant,
+                })
+            }
+            Op::ExpertDown { x, ids, weights, down, residual, n_experts } => {
+                OpCall::ExpertDown(ExpertDownCall {
+                    input: at(x),
+                    ids: at(ids),
+                    weights: at(weights),
+                    down: self.weight(down.weight),
+                    bias: self.at_option(down.bias),
+                    residual: self.at_option(residual),
+                    output,
+                    m: self.tensors[x].rows,
+                    k: self.tensors[down.weight].width,
+                    top: self.tensors[ids].width,
+                    n_experts,
+                    batch_invariant: self.batch_invariant,
+                })
+            }
+            _ => return Err(Problem::Missing { what: "the experts of the op" }),
+        })
+    }
+
+    fn gate_up(
+        &self,
+        x: TensorId,
+        [gate, up]: [TensorId; 2],
+        activation: GateActivation,
+        output: u64,
+    ) -> OpCall {
+        let TensorDef { rows: m, width: k, .. } = self.tensors[x];
+        let (input, gate, up) = (self.at(x), self.weight(gate), self.weight(up));
+        let batch_invariant = self.batch_invariant;
+        OpCall::GateUp(GateUpCall { input, gate, up, activation, output, m, k, batch_invariant })
+    }
+
     /// All projections of one input; those without rows have nothing to write.
+    fn all_reduce(&self, x: TensorId, ranks: u32, output: u64) -> OpCall {
+        let n_elements = self.tensors[x].elements();
+        OpCall::AllReduce(AllReduceCall { input: self.at(x), output, n_elements, ranks })
+    }
+
+    fn all_gather(&self, x: TensorId, ranks: u32, output: u64) -> OpCall {
+        let TensorDef { rows: m, width, .. } = self.tensors[x];
+        OpCall::AllGather(AllGatherCall { input: self.at(x), output, m, width, ranks })
+    }
+
     fn mul_mat(
         &self,
         x: TensorId,
         weights: &[Linear],
         residual: Option<TensorId>,
         outputs: &[TensorId],
-    ) -> MulMatCall {
+    ) -> OpCall {
         let part = |(linear, output): (&Linear, &TensorId)| Projection {
             weight: self.weight(linear.weight),
             bias: self.at_option(linear.bias),
@@ -200,7 +320,8 @@ impl Lowering<'_> {
         };
         let TensorDef { rows: m, width: k, .. } = self.tensors[x];
         let parts = weights.iter().zip(outputs).map(part).filter(|part| part.weight.rows > 0).collect();
-        MulMatCall { input: self.at(x), parts, residual: self.at_option(residual), m, k }
+        let (residual, batch_invariant) = (self.at_option(residual), self.batch_invariant);
+        OpCall::MulMat(MulMatCall { input: self.at(x), parts, residual, m, k, batch_invariant })
     }
 
     fn attention(
@@ -210,9 +331,11 @@ impl Lowering<'_> {
         rows: AttentionRows,
         output: u64,
         heads: Heads,
-        scale: f32,
+        scores: Scores<TensorId>,
     ) -> AttentionCall {
-        AttentionCall { q: self.at(q), kv, output, m: self.tensors[q].rows, heads, rows, scale, layer: 0 }
+        let (q, m, batch_invariant) = (self.at(q), self.tensors[q].rows, self.batch_invariant);
+        let scores = scores.map(|sinks| self.at(sinks));
+        AttentionCall { q, kv, output, m, heads, rows, scores, layer: 0, batch_invariant }
     }
 
     fn kv_store(

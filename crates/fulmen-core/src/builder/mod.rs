@@ -6,7 +6,10 @@
 
 mod bind;
 mod build;
+mod build_collective;
+mod build_experts;
 mod build_logits;
+mod build_recurrent;
 mod builder_call;
 mod fuse;
 mod lower;
@@ -17,6 +20,8 @@ mod rows;
 
 pub use bind::{Bindings, BoundGraph};
 pub use build::{Cache, CacheSpec, GraphBuilder, Rotation, Tensor};
+pub use build_experts::{ExpertLinear, Routed};
+pub use build_recurrent::DeltaInputs;
 pub use fuse::Fusions;
 pub use op::{BinaryKind, CacheRef, Linear, Op, Slots, TensorId, UnaryKind};
 pub use plan::{Placement, Plan, PlanOptions, Sharing};

@@ -2,7 +2,10 @@
 
 use crate::graph::checks::{above_0, finite};
 use crate::graph::{BinaryCall, OpCall, TensorOp, UnaryCall};
-use crate::{AttentionRows, DType, Heads, Problem, RopeSpec};
+use crate::{
+    AttentionRows, DType, DeltaHeads, GateActivation, GatedActivation, Heads, Problem, RopeSpec, RouteSpec,
+    Scores,
+};
 
 /// Index of a tensor in [`LogicalGraph::tensors`](super::LogicalGraph::tensors).
 pub type TensorId = usize;
@@ -142,6 +145,31 @@ pub enum Op {
         x: TensorId,
         gate: TensorId,
         up: TensorId,
+        activation: GateActivation,
+    },
+    /// Two outputs: the weights and the ids of the experts of each row.
+    Route {
+        logits: TensorId,
+        bias: Option<TensorId>,
+        route: RouteSpec,
+    },
+    /// The weights are those of all experts.
+    ExpertGateUp {
+        x: TensorId,
+        ids: TensorId,
+        gate: Linear,
+        up: Linear,
+        n_experts: u32,
+        activation: GatedActivation,
+    },
+    /// The weight is that of all experts.
+    ExpertDown {
+        x: TensorId,
+        ids: TensorId,
+        weights: TensorId,
+        down: Linear,
+        residual: Option<TensorId>,
+        n_experts: u32,
     },
     /// A gain shorter than the row gives the norm per head.
     RmsNorm {
@@ -182,7 +210,7 @@ pub enum Op {
         k: TensorId,
         v: TensorId,
         heads: Heads,
-        scale: f32,
+        scores: Scores<TensorId>,
     },
     CacheAttention {
         q: TensorId,
@@ -190,7 +218,7 @@ pub enum Op {
         slots: Slots,
         rows: AttentionRows<TensorId>,
         heads: Heads,
-        scale: f32,
+        scores: Scores<TensorId>,
     },
     /// No output: the cache is written.
     KvStore {
@@ -212,6 +240,36 @@ pub enum Op {
         cache: CacheRef,
         slots: Slots,
         heads: Heads,
+    },
+    AllReduce {
+        x: TensorId,
+        ranks: u32,
+    },
+    AllGather {
+        x: TensorId,
+        ranks: u32,
+    },
+    /// The state has the last inputs of each sequence.
+    CausalConv {
+        x: TensorId,
+        weight: TensorId,
+        state: TensorId,
+        slots: Slots,
+    },
+    GatedDeltaRule {
+        qkv: TensorId,
+        alpha: TensorId,
+        beta: TensorId,
+        decay: TensorId,
+        dt: TensorId,
+        state: TensorId,
+        slots: Slots,
+        heads: DeltaHeads,
+        epsilon: f32,
+    },
+    SigmoidGate {
+        x: TensorId,
+        gate: TensorId,
     },
     Copy {
         x: TensorId,
@@ -290,9 +348,26 @@ impl Op {
                 }
                 all(Batch, residual.as_slice());
             }
-            Op::GateUp { x, gate, up } => {
+            Op::GateUp { x, gate, up, .. } => {
                 all(Batch, &[*x]);
                 all(Fixed, &[*gate, *up]);
+            }
+            Op::Route { logits, bias, .. } => {
+                all(Batch, &[*logits]);
+                all(Fixed, bias.as_slice());
+            }
+            Op::ExpertGateUp { x, ids, gate, up, .. } => {
+                all(Batch, &[*x, *ids]);
+                for linear in [gate, up] {
+                    all(Fixed, &[linear.weight]);
+                    all(Fixed, linear.bias.as_slice());
+                }
+            }
+            Op::ExpertDown { x, ids, weights, down, residual, .. } => {
+                all(Batch, &[*x, *ids, *weights]);
+                all(Fixed, &[down.weight]);
+                all(Fixed, down.bias.as_slice());
+                all(Batch, residual.as_slice());
             }
             Op::RmsNorm { x, gamma, .. } => {
                 all(Batch, &[*x]);
@@ -306,13 +381,18 @@ impl Op {
             Op::Unary { x, .. } | Op::SoftMax { x, .. } | Op::Copy { x } | Op::ArgMax { x } => {
                 all(Batch, &[*x]);
             }
+            Op::AllReduce { x, .. } | Op::AllGather { x, .. } => all(Batch, &[*x]),
             Op::Rope { x, positions, factors, .. } => {
                 all(Batch, &[*x, *positions]);
                 all(Fixed, factors.as_slice());
             }
-            Op::Attention { q, k, v, .. } => all(Batch, &[*q, *k, *v]),
-            Op::CacheAttention { q, cache, slots, rows, .. } => {
+            Op::Attention { q, k, v, scores, .. } => {
+                all(Batch, &[*q, *k, *v]);
+                all(Fixed, scores.sinks.as_slice());
+            }
+            Op::CacheAttention { q, cache, slots, rows, scores, .. } => {
                 all(Batch, &[*q]);
+                all(Fixed, scores.sinks.as_slice());
                 all(Fixed, rows.work().map(|(work, _)| *work).as_slice());
                 all(Fixed, &[cache.k, cache.v, cache.table]);
                 all(Batch, &[slots.positions]);
@@ -333,6 +413,17 @@ impl Op {
                     all(Fixed, id.as_slice());
                 }
             }
+            Op::CausalConv { x, weight, state, slots } => {
+                all(Batch, &[*x, slots.positions]);
+                all(Fixed, &[*weight, *state]);
+                all(Batch, slots.sequences.as_slice());
+            }
+            Op::GatedDeltaRule { qkv, alpha, beta, decay, dt, state, slots, .. } => {
+                all(Batch, &[*qkv, *alpha, *beta, slots.positions]);
+                all(Fixed, &[*decay, *dt, *state]);
+                all(Batch, slots.sequences.as_slice());
+            }
+            Op::SigmoidGate { x, gate } => all(Batch, &[*x, *gate]),
             Op::Sample { logits, states } => all(Batch, &[*logits, *states]),
             Op::Penalize { logits, penalties, history, slots } => {
                 all(Batch, &[*logits, *penalties]);
@@ -369,13 +460,20 @@ impl Op {
     /// Pairs (output number, operand) that may share one address.
     pub fn in_place(&self) -> Vec<(usize, TensorId)> {
         let mut pairs = match self {
-            Op::RmsNorm { x, .. } | Op::Unary { x, .. } | Op::SoftMax { x, .. } | Op::Rope { x, .. } => {
+            Op::RmsNorm { x, .. }
+            | Op::Unary { x, .. }
+            | Op::SoftMax { x, .. }
+            | Op::Rope { x, .. }
+            | Op::SigmoidGate { x, .. } => {
                 vec![(0, *x)]
             }
             Op::Binary { a, b, .. } => vec![(0, *a), (0, *b)],
             Op::AddRmsNorm { a, b, .. } => vec![(1, *a), (1, *b)],
-            Op::MulMat { residual: Some(residual), .. } => vec![(0, *residual)],
+            Op::MulMat { residual: Some(residual), .. } | Op::ExpertDown { residual: Some(residual), .. } => {
+                vec![(0, *residual)]
+            }
             Op::RopeStore { q, .. } => vec![(0, *q)],
+            Op::AllReduce { x, .. } => vec![(0, *x)],
             Op::Penalize { logits, .. } | Op::MaskLogits { logits, .. } => vec![(0, *logits)],
             _ => Vec::new(),
         };
@@ -397,6 +495,9 @@ impl Op {
             Op::Embed { .. } => TensorOp::Embed,
             Op::MulMat { .. } => TensorOp::MulMat,
             Op::GateUp { .. } => TensorOp::GateUp,
+            Op::Route { .. } => TensorOp::Route,
+            Op::ExpertGateUp { .. } => TensorOp::ExpertGateUp,
+            Op::ExpertDown { .. } => TensorOp::ExpertDown,
             Op::RmsNorm { .. } => TensorOp::RmsNorm,
             Op::AddRmsNorm { .. } => TensorOp::AddRmsNorm,
             Op::Binary { kind, .. } => kind.op(),
@@ -406,6 +507,11 @@ impl Op {
             Op::Attention { .. } | Op::CacheAttention { .. } => TensorOp::Attention,
             Op::KvStore { .. } => TensorOp::KvStore,
             Op::RopeStore { .. } => TensorOp::RopeStore,
+            Op::AllReduce { .. } => TensorOp::AllReduce,
+            Op::AllGather { .. } => TensorOp::AllGather,
+            Op::CausalConv { .. } => TensorOp::CausalConv,
+            Op::GatedDeltaRule { .. } => TensorOp::GatedDeltaRule,
+            Op::SigmoidGate { .. } => TensorOp::SigmoidGate,
             Op::Copy { .. } => TensorOp::Copy,
             Op::ArgMax { .. } => TensorOp::ArgMax,
             Op::Sample { .. } => TensorOp::Sample,

@@ -25,6 +25,12 @@ pub struct PlanOptions {
     pub sharing: Sharing,
     /// Guard bytes before and after each tensor, for tests that check for out-of-bounds writes.
     pub guard: usize,
+    /// Rows get the same bits in any batch: the order of sums in matmuls and attention depends on shapes and
+    /// on the position of a row alone, never on how many rows there are. Over a cache, the rows of an
+    /// attention must say which of them decode and which are chunks of prompts
+    /// ([`AttentionRows::Mixed`](crate::AttentionRows)), and chunks must begin at page borders. Not every
+    /// backend can ([`KernelDispatch::batch_invariant`](crate::KernelDispatch::batch_invariant)).
+    pub batch_invariant: bool,
 }
 
 /// The bytes of the arena that a tensor takes.
@@ -45,6 +51,8 @@ pub struct Plan {
     pub placements: Vec<Option<Placement>>,
     /// Bytes of the arena.
     pub arena_bytes: usize,
+    /// As in [`PlanOptions`].
+    pub batch_invariant: bool,
 }
 
 impl LogicalGraph {
@@ -72,7 +80,7 @@ impl LogicalGraph {
                 placements[member] = Some(placement);
             }
         }
-        Ok(Plan { graph, placements, arena_bytes })
+        Ok(Plan { graph, placements, arena_bytes, batch_invariant: options.batch_invariant })
     }
 }
 
@@ -101,6 +109,16 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<AliasGroup>, Pro
             })
         {
             lives[x].last = lives[x].last.max(index + 1);
+        }
+        // And for the calls of a gated delta net, whose last one is two behind the delta rule.
+        if let Op::GatedDeltaRule { qkv, alpha, beta, .. } = node.op {
+            let convolved = index.checked_sub(1).and_then(|before| match graph.ops[before].op {
+                Op::CausalConv { x, .. } if graph.ops[before].outputs.contains(&qkv) => Some(x),
+                _ => None,
+            });
+            for operand in [Some(alpha), Some(beta), convolved].into_iter().flatten() {
+                lives[operand].last = lives[operand].last.max(index + 2);
+            }
         }
     }
     for (id, tensor) in graph.tensors.iter().enumerate() {
@@ -141,7 +159,8 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<AliasGroup>, Pro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CacheSpec, DType, GraphBuilder, Heads, RopePairing, RopeSpec, Rotation};
+    use crate::{CacheSpec, DType, DeltaHeads, DeltaInputs, GraphBuilder, Heads, KeyHeadOrder, RopePairing};
+    use crate::{RopeSpec, Rotation, Tensor};
 
     fn chain(n: u32) -> LogicalGraph {
         let mut b = GraphBuilder::new();
@@ -156,7 +175,7 @@ mod tests {
     }
 
     fn arena(graph: &LogicalGraph, sharing: Sharing, guard: usize) -> usize {
-        let options = PlanOptions { fusions: Fusions::none(), sharing, guard };
+        let options = PlanOptions { fusions: Fusions::none(), sharing, guard, ..PlanOptions::default() };
         graph.clone().plan(&options).unwrap().arena_bytes
     }
 
@@ -178,7 +197,7 @@ mod tests {
         let h = b.silu(x).unwrap();
         let y = b.linear(h, w, None, Some(h)).unwrap();
         b.output("y", y).unwrap();
-        let options = PlanOptions { fusions: Fusions::none(), sharing: Sharing::InPlace, guard: 0 };
+        let options = PlanOptions { fusions: Fusions::none(), ..PlanOptions::default() };
         let plan = b.finish().plan(&options).unwrap();
         assert_ne!(plan.placements[h.id()], plan.placements[y.id()]);
     }
@@ -198,7 +217,7 @@ mod tests {
         let rotated = b.rope_store([q, k, v], [None, None], 1e-6, rotation, cache, None).unwrap();
         let y = b.cache_attention(rotated, cache, positions, None, 1.0).unwrap();
         b.output("y", y).unwrap();
-        let options = PlanOptions { fusions: Fusions::none(), sharing: Sharing::InPlace, guard: 0 };
+        let options = PlanOptions { fusions: Fusions::none(), ..PlanOptions::default() };
         let plan = b.finish().plan(&options).unwrap();
         let [q, k, v, rotated, y] = [q, k, v, rotated, y].map(|tensor| plan.placements[tensor.id()]);
         assert_eq!(rotated, q);
@@ -214,12 +233,43 @@ mod tests {
         let normed = b.rms_norm(doubled, gain, 1e-5).unwrap();
         let y = b.mul_mat(normed, w).unwrap();
         b.output("y", y).unwrap();
-        let options = PlanOptions { fusions: Fusions::none(), sharing: Sharing::InPlace, guard: 0 };
+        let options = PlanOptions { fusions: Fusions::none(), ..PlanOptions::default() };
         let plan = b.finish().plan(&options).unwrap();
         let (sum, norm, matmul) = (&plan.graph.ops[0], &plan.graph.ops[1], &plan.graph.ops[2]);
         let place = |id: TensorId| plan.placements[id].unwrap().offset;
         let read = place(sum.outputs[0]);
         assert!(place(norm.outputs[0]) != read && place(matmul.outputs[0]) != read);
+    }
+
+    #[test]
+    fn a_delta_net_does_not_overwrite_what_its_first_ops_read() {
+        let heads = DeltaHeads { n_k_heads: 1, n_v_heads: 2, head_dim: 32, order: KeyHeadOrder::Grouped };
+        let mut b = GraphBuilder::new();
+        let (x, positions) = (b.input("x", 1, 128).unwrap(), b.indices("positions", 1).unwrap());
+        let [qkv, z, alpha, beta] = [("qkv", heads.width()), ("z", 64), ("alpha", 2), ("beta", 2)]
+            .map(|(name, rows)| b.weight(name, DType::F32, rows, 128).unwrap())
+            .map(|weight| b.mul_mat(x, weight).unwrap());
+        let taps = b.weight("taps", DType::F32, heads.width(), 4).unwrap();
+        let conv_state = b.recurrent_state("conv", 1, 3 * heads.width()).unwrap();
+        let convolved = b.causal_conv(qkv, taps, conv_state, positions, None).unwrap();
+        let state = b.recurrent_state("state", 1, heads.state_width()).unwrap();
+        let (decay, dt) = (b.vector("decay", 2).unwrap(), b.vector("dt", 2).unwrap());
+        let inputs = DeltaInputs { qkv: convolved, alpha, beta, decay, dt };
+        let y = b.gated_delta_rule(inputs, heads, 1e-6, state, positions, None).unwrap();
+        let gain = b.vector("gain", 32).unwrap();
+        let normed = b.rms_norm(y, gain, 1e-6).unwrap();
+        let z = b.silu(z).unwrap();
+        let gated = b.mul(z, normed).unwrap();
+        b.output("y", gated).unwrap();
+        let plan = b.finish().plan(&PlanOptions::default()).unwrap();
+        let place = |tensor: Tensor| plan.placements[tensor.id()].unwrap();
+        for read in [qkv, alpha, beta].map(place) {
+            for written in [convolved, y, normed, gated].map(place) {
+                let apart = read.offset + read.bytes <= written.offset
+                    || written.offset + written.bytes <= read.offset;
+                assert!(apart, "{read:?} {written:?}");
+            }
+        }
     }
 
     #[test]
@@ -234,7 +284,8 @@ mod tests {
                 pool.push(made.unwrap());
             }
             b.output("y", pool[pool.len() - 1]).unwrap();
-            let options = PlanOptions { sharing: Sharing::ByLifetime, fusions: Fusions::none(), guard: 0 };
+            let sharing = Sharing::ByLifetime;
+            let options = PlanOptions { sharing, fusions: Fusions::none(), ..PlanOptions::default() };
             let plan = b.finish().plan(&options).unwrap();
             let groups = groups(&plan.graph, Sharing::Never).unwrap();
             for a in &groups {

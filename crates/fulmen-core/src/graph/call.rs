@@ -1,7 +1,7 @@
 //! Typed calls: the arguments of kernels. All sizes are consistent with each other, and no address that a
 //! kernel must read or write is null. Whether an address belongs to the device is checked by the backend.
 
-use super::{AttentionRows, Heads, KvCache, LogitSlots, RopeSpec, TokenHistory};
+use super::{AttentionRows, Heads, KvCache, LogitSlots, RopeSpec, Scores, TokenHistory};
 use crate::DType;
 
 /// A weight matrix `[rows, k]`, row-major.
@@ -39,9 +39,22 @@ pub struct MulMatCall {
     pub m: u32,
     /// Columns of the input.
     pub k: u32,
+    /// Whether a row must get the same bits in a call of any number of rows; see
+    /// [`PlanOptions::batch_invariant`](crate::PlanOptions::batch_invariant).
+    pub batch_invariant: bool,
 }
 
-/// `output = silu(input · gateᵀ) ∘ (input · upᵀ)`.
+/// The activation of the gate in gate-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GateActivation {
+    /// `x · sigmoid(x)`: SwiGLU.
+    #[default]
+    Silu,
+    /// GELU's tanh approximation: GeGLU.
+    GeluTanh,
+}
+
+/// `output = activation(input · gateᵀ) ∘ (input · upᵀ)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GateUpCall {
     /// `[m, k]`.
@@ -50,12 +63,17 @@ pub struct GateUpCall {
     pub gate: WeightArg,
     /// `[n, k]`.
     pub up: WeightArg,
+    /// Of the gate.
+    pub activation: GateActivation,
     /// `[m, n]`.
     pub output: u64,
     /// Rows of the input.
     pub m: u32,
     /// Columns of the input.
     pub k: u32,
+    /// Whether a row must get the same bits in a call of any number of rows; see
+    /// [`PlanOptions::batch_invariant`](crate::PlanOptions::batch_invariant).
+    pub batch_invariant: bool,
 }
 
 /// Rows of an embedding table by token id.
@@ -216,10 +234,24 @@ pub struct AttentionCall {
     pub heads: Heads,
     /// Which of them decode and which prefill, over a cache.
     pub rows: AttentionRows,
-    /// Multiplies the scores.
-    pub scale: f32,
+    /// What scores are, and the keys that a row sees.
+    pub scores: Scores,
     /// Layer number, for profiles.
     pub layer: usize,
+    /// Whether a row must get the same bits in a call of any number of rows; see
+    /// [`PlanOptions::batch_invariant`](crate::PlanOptions::batch_invariant).
+    pub batch_invariant: bool,
+}
+
+impl AttentionCall {
+    /// The scores, without a window or a temperature that no position of the call can reach.
+    pub fn scores(&self) -> Scores {
+        let capacity = match &self.kv {
+            KvSource::Rows { .. } => self.m,
+            KvSource::Cache { cache, .. } => cache.capacity(),
+        };
+        self.scores.up_to(capacity)
+    }
 }
 
 /// Rows of keys and values into a cache.

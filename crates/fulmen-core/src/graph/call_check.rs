@@ -8,22 +8,22 @@ use super::{Heads, KvCache, LogitSlots, TokenHistory};
 use crate::Problem;
 
 /// The address of `rows` rows of `width` elements; null only where one of both is 0.
-fn matrix(what: &'static str, ptr: u64, rows: u32, width: u32) -> Checked<()> {
+pub(super) fn matrix(what: &'static str, ptr: u64, rows: u32, width: u32) -> Checked<()> {
     elements(what, ptr, rows.min(width) as usize)
 }
 
 /// The address of `count` elements; null only where there are none.
-fn elements(what: &'static str, ptr: u64, count: usize) -> Checked<()> {
+pub(super) fn elements(what: &'static str, ptr: u64, count: usize) -> Checked<()> {
     if ptr == 0 && count > 0 { Err(Problem::Null { what }) } else { Ok(()) }
 }
 
 /// The address of an operand that may be left out.
-fn optional(what: &'static str, ptr: Option<u64>, count: u32) -> Checked<()> {
+pub(super) fn optional(what: &'static str, ptr: Option<u64>, count: u32) -> Checked<()> {
     ptr.map_or(Ok(()), |ptr| elements(what, ptr, count as usize))
 }
 
 impl WeightArg {
-    fn check(&self, what: &'static str, k: u32) -> Checked<()> {
+    pub(super) fn check(&self, what: &'static str, k: u32) -> Checked<()> {
         weight_type(what, self.dtype, self.rows, k)?;
         matrix(what, self.ptr, self.rows, k)
     }
@@ -200,7 +200,8 @@ impl AttentionCall {
             matrix("the work list", work, max_chunks.saturating_add(1), 4)?;
         }
         matrix("the output", self.output, self.m, 1)?;
-        finite("the scale", self.scale).map(|_| ())
+        optional("sinks", self.scores.sinks, self.m)?;
+        self.scores.check()
     }
 
     pub(super) fn is_empty(&self) -> bool {

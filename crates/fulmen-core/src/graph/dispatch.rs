@@ -1,10 +1,13 @@
 //! The contract between a graph and the kernels that run it.
 
-use std::{ops::Range, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
+use super::collective::{AllGatherCall, AllReduceCall};
+use super::experts::{ExpertDownCall, ExpertGateUpCall, RouteCall};
 use super::ops::{OpCall, dispatch_methods, op_table};
+use super::recurrent::{CausalConvCall, GatedDeltaRuleCall, SigmoidGateCall};
 use super::{ActivationForm, PlannedCall, Program, ProgramCall, call::*};
-use crate::{BackendError, Extent, Fusions};
+use crate::{BackendError, Communicator, DeviceGroup, Extent, Fusions, GroupSpec};
 
 /// A program that a backend has captured; see [`KernelDispatch::prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,11 +99,11 @@ pub trait KernelDispatch {
         Fusions::all()
     }
 
-    /// Sets whether rows give the same bits in any batch, in programs that are planned, captured or run from
-    /// now on: the order of sums then depends on the position of a row alone, and on the rows of its prefill
-    /// chunk from the last page border on. Returns whether that is so: not every backend can.
-    fn set_batch_invariant(&mut self, on: bool) -> bool {
-        !on
+    /// Whether this [batch-invariant](crate::PlanOptions::batch_invariant) call is supported. A plan with one
+    /// that is not is refused.
+    fn batch_invariant(&self, call: &OpCall) -> bool {
+        let _ = call;
+        false
     }
 
     /// How many of the next calls of a program, from the first on, run as one kernel or one fixed sequence of
@@ -144,6 +147,29 @@ pub trait KernelDispatch {
     fn dispatch_planned(&mut self, program: &Program, planned: &PlannedCall) -> Result<usize, BackendError> {
         let calls = program.calls().get(planned.calls.clone()).unwrap_or_default();
         calls.iter().map(|step| self.dispatch(&step.call)).sum()
+    }
+
+    /// The device among those of this machine, if it can join a [`device_group`](Self::device_group): ranks
+    /// on different ones can run collectives by themselves.
+    fn group_device(&self) -> Option<u64> {
+        None
+    }
+
+    /// A group of ranks that run collectives inside their programs, by themselves.
+    fn device_group(&self, spec: &GroupSpec<'_>) -> Result<Arc<dyn DeviceGroup>, BackendError> {
+        let what = format!("collectives of a group of {} inside a program", spec.ranks);
+        Err(BackendError::Unsupported { backend: self.backend(), what })
+    }
+
+    /// Joins a group of this backend. Returns when all ranks have joined, or with an error after the time-out
+    /// of the group; each rank joins on a thread of its own.
+    fn join_group(
+        &mut self,
+        group: &Arc<dyn DeviceGroup>,
+        rank: u32,
+    ) -> Result<Arc<dyn Communicator>, BackendError> {
+        let what = format!("rank {rank} of {group:?}");
+        Err(BackendError::Unsupported { backend: self.backend(), what })
     }
 
     /// Waits until all launched work is done.

@@ -58,6 +58,11 @@ impl Program {
     /// call in another form than f32. Allocates the memory of what is forwarded, which
     /// [`release_plan`](Program::release_plan) frees. The program must run on this backend from then on.
     pub fn plan<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<(), BackendError> {
+        let mut calls = self.calls.iter().map(|step| &step.call);
+        if let Some(call) = calls.find(|call| call.batch_invariant() && !backend.batch_invariant(call)) {
+            let what = format!("{} with the same bits in any batch (batch_invariant)", call.op());
+            return Err(BackendError::Unsupported { backend: backend.backend(), what });
+        }
         let plan = ForwardPlan::new(backend, &self.calls);
         let mut blocks = [(0, 0); BLOCKS];
         for (number, bytes) in plan.block_bytes().into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
@@ -95,6 +100,11 @@ impl Program {
     pub(crate) fn from_calls(calls: Vec<ProgramCall>) -> Program {
         let planned = (0..calls.len()).map(PlannedCall::alone).collect();
         Program { calls, planned, blocks: [(0, 0); BLOCKS] }
+    }
+
+    /// A program of some of its calls, planned like this, with the same forwarded activations.
+    pub(super) fn with_planned(&self, calls: Vec<ProgramCall>, planned: Vec<PlannedCall>) -> Program {
+        Program { calls, planned, blocks: self.blocks }
     }
 
     /// A program of these calls, without those that write nothing. An error names a call by its number.

@@ -8,8 +8,10 @@ mod attention_rows;
 mod call;
 mod call_check;
 pub(crate) mod checks;
+mod collective;
 mod dispatch;
 mod execute;
+mod experts;
 mod forms;
 mod forward;
 mod kv;
@@ -17,18 +19,35 @@ mod operands;
 mod ops;
 mod params;
 mod print;
+mod recurrent;
 mod resolve;
+mod scores;
+mod segments;
 mod work;
 
 pub use attention_rows::{AttentionRows, PrefillChunk, attention_work};
 pub use call::*;
+pub use collective::{AllGatherCall, AllReduceCall, MAX_RANKS};
+pub(crate) use collective::{check_gathered_width, check_ranks};
 pub use dispatch::{KernelDispatch, KernelTime, ReplayId};
 pub use execute::{GraphExecResult, Program, ProgramCall, execute_graph, execute_graph_timed};
+pub use experts::{
+    ExpertDownCall, ExpertGateUpCall, GatedActivation, MAX_EXPERTS, MAX_EXPERTS_PER_ROW, MIN_WEIGHT_SUM,
+    RouteCall, RouteSpec, RouterScores, used_experts,
+};
+pub(crate) use experts::{check_experts, check_experts_per_row};
 pub use forms::{ActivationForm, Form, FormOperand, Forwarded};
 pub use forward::PlannedCall;
 pub use kv::{KV_PAGE, KvCache, KvPool, NO_PAGE, PageLayout, pages_of, q8_0_from_pages, q8_0_to_pages};
 pub use ops::{OpCall, TensorOp};
 pub use params::{ExtraWeight, Heads, LogitSlots, OpParams, RopePairing, RopeSpec, TokenHistory};
+pub use recurrent::{
+    CausalConvCall, DeltaHeads, GatedDeltaRuleCall, KeyHeadOrder, MAX_CONV_TAPS, MAX_DELTA_HEAD,
+    RecurrentState, SigmoidGateCall,
+};
+pub(crate) use recurrent::{check_gates, check_taps};
+pub use scores::{Scores, Temperature};
+pub use segments::Segment;
 pub use work::{CacheUse, Work};
 
 use crate::DType;
@@ -61,7 +80,9 @@ impl TensorNode {
     /// Elements in a row of the result; saturates instead of wrapping.
     pub fn width(&self) -> u32 {
         match self.op {
-            TensorOp::MulMat | TensorOp::GateUp => self.shape[0],
+            TensorOp::MulMat | TensorOp::GateUp | TensorOp::ExpertGateUp | TensorOp::ExpertDown => {
+                self.shape[0]
+            }
             _ => self.shape[0].saturating_mul(self.shape[1].max(1)),
         }
     }

@@ -9,20 +9,38 @@ use crate::{BackendError, DType, Extent, LookUp};
 
 type Checked<T = ()> = Result<T, BackendError>;
 
-fn area(rows: u32, width: u32) -> usize {
+pub(super) fn area(rows: u32, width: u32) -> usize {
     (rows as usize).saturating_mul(width as usize)
 }
 
 /// `count` elements of `T`.
-fn span<T>(memory: &impl LookUp, what: &'static str, ptr: u64, count: usize, write: bool) -> Checked<Extent> {
+pub(super) fn span<T>(
+    memory: &impl LookUp,
+    what: &'static str,
+    ptr: u64,
+    count: usize,
+    write: bool,
+) -> Checked<Extent> {
     memory.look_up(what, ptr, count.saturating_mul(size_of::<T>()), align_of::<T>(), write)
 }
 
-fn f32_rows(memory: &impl LookUp, what: &'static str, ptr: u64, rows: u32, width: u32) -> Checked<Extent> {
+pub(super) fn f32_rows(
+    memory: &impl LookUp,
+    what: &'static str,
+    ptr: u64,
+    rows: u32,
+    width: u32,
+) -> Checked<Extent> {
     span::<f32>(memory, what, ptr, area(rows, width), false)
 }
 
-fn output(memory: &impl LookUp, what: &'static str, ptr: u64, rows: u32, width: u32) -> Checked<Extent> {
+pub(super) fn output(
+    memory: &impl LookUp,
+    what: &'static str,
+    ptr: u64,
+    rows: u32,
+    width: u32,
+) -> Checked<Extent> {
     span::<f32>(memory, what, ptr, area(rows, width), true)
 }
 
@@ -30,7 +48,7 @@ fn indices(memory: &impl LookUp, what: &'static str, ptr: u64, m: u32) -> Checke
     span::<u32>(memory, what, ptr, m as usize, false)
 }
 
-fn optional(
+pub(super) fn optional_rows(
     memory: &impl LookUp,
     what: &'static str,
     ptr: Option<u64>,
@@ -49,7 +67,12 @@ fn row_bytes(dtype: DType, width: u32) -> Checked<usize> {
     })
 }
 
-fn weight(memory: &impl LookUp, what: &'static str, weight: &WeightArg, k: u32) -> Checked<Extent> {
+pub(super) fn weight(
+    memory: &impl LookUp,
+    what: &'static str,
+    weight: &WeightArg,
+    k: u32,
+) -> Checked<Extent> {
     let bytes = row_bytes(weight.dtype, k)?.saturating_mul(weight.rows as usize);
     memory.look_up(what, weight.ptr, bytes, memory.alignment(weight.dtype), false)
 }
@@ -75,7 +98,7 @@ fn history(memory: &impl LookUp, history: &TokenHistory, write: bool) -> Checked
 }
 
 /// An error if an output overlaps an operand.
-fn apart(outputs: &[Extent], operands: &[Option<Extent>]) -> Checked {
+pub(super) fn apart(outputs: &[Extent], operands: &[Option<Extent>]) -> Checked {
     for output in outputs {
         operands.iter().flatten().try_for_each(|operand| output.apart_from(*operand))?;
     }
@@ -90,7 +113,8 @@ impl MulMatCall {
         for part in &self.parts {
             let out = output(memory, "the output", part.output, self.m, part.weight.rows)?;
             out.apart_from(x)?;
-            if let Some(residual) = optional(memory, "the residual", self.residual, self.m, part.weight.rows)?
+            if let Some(residual) =
+                optional_rows(memory, "the residual", self.residual, self.m, part.weight.rows)?
             {
                 out.apart_or_same(residual)?;
             }
@@ -99,7 +123,7 @@ impl MulMatCall {
         }
         for part in &self.parts {
             let weight = weight(memory, "the weight", &part.weight, self.k)?;
-            let bias = optional(memory, "the bias", part.bias, 1, part.weight.rows)?;
+            let bias = optional_rows(memory, "the bias", part.bias, 1, part.weight.rows)?;
             apart(&outs, &[Some(weight), bias])?;
         }
         Ok(())
@@ -180,7 +204,7 @@ impl RopeCall {
         let width = self.n_heads.saturating_mul(self.head_dim);
         let x = f32_rows(memory, "the input", self.input, self.m, width)?;
         let positions = indices(memory, "positions", self.positions, self.m)?;
-        let factors = optional(memory, "the frequency factors", self.factors, 1, self.rope.n_rot / 2)?;
+        let factors = optional_rows(memory, "the frequency factors", self.factors, 1, self.rope.n_rot / 2)?;
         let out = output(memory, "the output", self.output, self.m, width)?;
         out.apart_or_same(x)?;
         apart(&[out], &[Some(positions), factors])
@@ -203,6 +227,9 @@ impl AttentionCall {
         let q = f32_rows(memory, "q", self.q, m, heads.q_width())?;
         let out = output(memory, "the output", self.output, m, heads.q_width())?;
         out.apart_from(q)?;
+        if let Some(ptr) = self.scores.sinks {
+            out.apart_from(f32_rows(memory, "the sinks", ptr, 1, heads.n_heads)?)?;
+        }
         if let Some((&work, max_chunks)) = self.rows.work() {
             let entries = max_chunks.saturating_add(1).saturating_mul(4);
             out.apart_from(indices(memory, "the work list", work, entries)?)?;
@@ -260,9 +287,9 @@ impl RopeStoreCall {
         let q = f32_rows(memory, "q", self.q, m, heads.q_width())?;
         let out = output(memory, "the output", self.output, m, heads.q_width())?;
         let constants = [
-            optional(memory, "the frequency factors", self.factors, 1, self.rope.n_rot / 2)?,
-            optional(memory, "the gain of q", self.q_gamma, 1, heads.head_dim)?,
-            optional(memory, "the gain of k", self.k_gamma, 1, heads.head_dim)?,
+            optional_rows(memory, "the frequency factors", self.factors, 1, self.rope.n_rot / 2)?,
+            optional_rows(memory, "the gain of q", self.q_gamma, 1, heads.head_dim)?,
+            optional_rows(memory, "the gain of k", self.k_gamma, 1, heads.head_dim)?,
         ];
         out.apart_or_same(q)?;
         apart(&[out], &reads)?;

@@ -7,7 +7,7 @@
 //! Op(Call) {
 //!     name: "op",            // in tables, options and names of kernels
 //!     method: dispatch_op,   // of KernelDispatch
-//!     kernel: optional,      // or required: whether every backend must have it
+//!     kernel: optional,      // or required: whether every backend must have it; collective: it needs none
 //!     inputs: 1 | 2 = "1 or 2 (x, residual)",   // of a node: their number, and in words for errors
 //!     does: "…",             // the doc line of the op, of its call and of its method
 //!     node: "…",             // how a node states it: inputs, shape, parameters
@@ -15,6 +15,9 @@
 //! ```
 
 use super::call::*;
+use super::collective::{AllGatherCall, AllReduceCall};
+use super::experts::{ExpertDownCall, ExpertGateUpCall, RouteCall};
+use super::recurrent::{CausalConvCall, GatedDeltaRuleCall, SigmoidGateCall};
 use crate::{BackendError, LookUp, Problem};
 
 /// Passes the table to the macro `$then`.
@@ -44,8 +47,30 @@ replaced by it: a row without a result does not stop the others.",
             GateUp(GateUpCall) {
                 name: "gate_up", method: dispatch_gate_up, kernel: optional,
                 inputs: 1 = "1",
-                does: "`silu(x · Wgᵀ) ∘ (x · Wuᵀ)`: gate and up projections with SwiGLU.",
-                node: "The weights are `weight_ptr` and `up_ptr`. Shape `[n, k, m, 0]`.",
+                does: "`activation(x · Wgᵀ) ∘ (x · Wuᵀ)`: gate and up projections with SwiGLU or GeGLU.",
+                node: "The weights are `weight_ptr` and `up_ptr`, the activation `gate_activation`. \
+Shape `[n, k, m, 0]`.",
+            }
+            Route(RouteCall) {
+                name: "route", method: dispatch_route, kernel: optional,
+                inputs: 1 = "1",
+                does: "The experts of each row of a mixture of experts, and their weights.",
+                node: "Input: the router's logits. Shape `[top, 1, m, 0]`: the weights; the ids are at \
+`second_ptr`. The selection is `route`, with the bias `bias_ptr` of `bias_len` values.",
+            }
+            ExpertGateUp(ExpertGateUpCall) {
+                name: "expert_gate_up", method: dispatch_expert_gate_up, kernel: optional,
+                inputs: 2 = "2 (x, expert ids)",
+                does: "Gate and up projections of each row by its experts, with a gated activation.",
+                node: "The weights of all `n_experts` are `weight_ptr` and `up_ptr`, their biases \
+`bias_ptr` and `up_bias_ptr`. Shape `[top · n, k, m, 0]`.",
+            }
+            ExpertDown(ExpertDownCall) {
+                name: "expert_down", method: dispatch_expert_down, kernel: optional,
+                inputs: 3 | 4 = "3 or 4 (x, expert ids, weights, residual)",
+                does: "Down projections of each row by its experts, weighted and summed (+ residual).",
+                node: "The weight of all `n_experts` is `weight_ptr`, the biases `bias_ptr`. Shape \
+`[n, k, m, 0]`.",
             }
             RmsNorm(RmsNormCall) {
                 name: "rms_norm", method: dispatch_rms_norm, kernel: required,
@@ -133,7 +158,8 @@ score scale `scalar`.",
                 inputs: 2 | 3 = "2 or 3 (q, positions, sequences)",
                 does: "Causal attention over a KV cache, or among the rows of the batch.",
                 node: "Inputs: q, positions and, if there is more than one sequence, sequence numbers. Row \
-`r` sees positions 0 to `positions[r]` of its sequence in `kv`.",
+`r` sees positions 0 to `positions[r]` of its sequence in `kv`, or those of them that are in the `window`; \
+`softcap`, `temperature` and `sinks_ptr` change the scores ([`Scores`](super::Scores)).",
             }
             KvStore(KvStoreCall) {
                 name: "kv_store", method: dispatch_kv_store, kernel: optional,
@@ -147,6 +173,39 @@ score scale `scalar`.",
                 does: "Norm of the query and key heads (where gains are set), RoPE of both, keys and values \
 to the KV cache.",
                 node: "Inputs: q, k, v, positions, (sequences). The output is the rotated q.",
+            }
+            AllReduce(AllReduceCall) {
+                name: "all_reduce", method: dispatch_all_reduce, kernel: collective,
+                inputs: 1 = "1",
+                does: "The sum of the ranks' values, element by element, on every rank.",
+                node: "Among `ranks` ranks.",
+            }
+            AllGather(AllGatherCall) {
+                name: "all_gather", method: dispatch_all_gather, kernel: collective,
+                inputs: 1 = "1",
+                does: "The columns of all ranks beside each other, on every rank.",
+                node: "Shape `[ranks · n, 1, m, 0]` of an input `[n, 1, m, 0]`, among `ranks` ranks.",
+            }
+            CausalConv(CausalConvCall) {
+                name: "causal_conv", method: dispatch_causal_conv, kernel: optional,
+                inputs: 2 | 3 = "2 or 3 (x, positions, sequences)",
+                does: "Depthwise causal convolution over the last inputs of each channel, then SiLU.",
+                node: "Inputs: x, positions, (sequences). The weight `[channels, int_param]` is \
+`weight_ptr`, f32; the last inputs of each sequence are `recurrent`.",
+            }
+            GatedDeltaRule(GatedDeltaRuleCall) {
+                name: "gated_delta_rule", method: dispatch_gated_delta_rule, kernel: optional,
+                inputs: 4 | 5 = "4 or 5 (q k v, alpha, beta, positions, sequences)",
+                does: "The gated delta rule: linear attention with a matrix as state.",
+                node: "Inputs: rows of q, k and v, alpha, beta, positions, (sequences). The rates of decay \
+are `weight_ptr`, dt is `bias_ptr` of `bias_len` values, epsilon `scalar`, the heads `delta_heads`, the \
+states `recurrent`.",
+            }
+            SigmoidGate(SigmoidGateCall) {
+                name: "sigmoid_gate", method: dispatch_sigmoid_gate, kernel: optional,
+                inputs: 2 = "2 (x, gate)",
+                does: "`x · sigmoid(gate)`, with one gate for each element or for several neighbors.",
+                node: "",
             }
             Copy(CopyCall) {
                 name: "copy", method: dispatch_copy, kernel: required,
@@ -209,8 +268,8 @@ macro_rules! define_ops {
         inputs: $inputs:pat = $words:literal, does: $does:literal, node: $node:literal,
     })*) => {
         /// What a node computes. A shape is `[width, inner, m, 0]`: `m` rows of `width · inner` f32 values.
-        /// `inner` is 1 except in tensors divided into heads (`[head_dim, n_heads, m, 0]`) and in MulMat and
-        /// GateUp, where it is `k` and a row of the output has `width` values.
+        /// `inner` is 1 except in tensors divided into heads (`[head_dim, n_heads, m, 0]`) and in matmuls,
+        /// where it is `k` and a row of the output has `width` values.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum TensorOp {
@@ -278,6 +337,18 @@ macro_rules! define_ops {
                 }
                 match self {
                     $(OpCall::$op(call) => call.check(),)*
+                }
+            }
+
+            /// Whether a row must get the same bits in a call of any number of rows.
+            pub const fn batch_invariant(&self) -> bool {
+                match self {
+                    OpCall::MulMat(call) => call.batch_invariant,
+                    OpCall::GateUp(call) => call.batch_invariant,
+                    OpCall::ExpertGateUp(call) => call.batch_invariant,
+                    OpCall::ExpertDown(call) => call.batch_invariant,
+                    OpCall::Attention(call) => call.batch_invariant,
+                    _ => false,
                 }
             }
 
@@ -353,6 +424,22 @@ macro_rules! dispatch_methods {
         #[doc = $does]
         fn $method(&mut self, call: &$call) -> Result<usize, BackendError> {
             unsupported(self.backend(), stringify!($op), call)
+        }
+    };
+    (@collective $op:ident $method:ident($call:ident) $does:literal) => {
+        #[doc = $does]
+        ///
+        /// A device alone runs that of one rank, a copy. For more ranks it must be one of a group that has a
+        /// [`Communicator`](crate::Communicator).
+        fn $method(&mut self, call: &$call) -> Result<usize, BackendError> {
+            match call.alone() {
+                Some(copy) if copy.input == copy.output => Ok(0),
+                Some(copy) => self.dispatch_copy(&copy),
+                None => {
+                    let what = format!("{} of {} ranks without a communicator", stringify!($op), call.ranks);
+                    Err(BackendError::Unsupported { backend: self.backend(), what })
+                }
+            }
         }
     };
 }

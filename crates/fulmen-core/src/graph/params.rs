@@ -1,6 +1,9 @@
 //! The parameters of a node, beyond its inputs and its shape.
 
-use super::{AttentionRows, KvCache};
+use super::{
+    AttentionRows, DeltaHeads, GateActivation, GatedActivation, KvCache, RecurrentState, RouteSpec,
+    Temperature,
+};
 use crate::DType;
 
 /// Which two elements of a head RoPE rotates together.
@@ -112,7 +115,7 @@ pub struct ExtraWeight {
 /// ignored. A parameter that an op needs and that is not set is an error.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OpParams {
-    /// Address of the weight: `[n, k]`, row-major.
+    /// Address of the weight: `[n, k]`, row-major; in GatedDeltaRule of the rates of decay.
     pub weight_ptr: u64,
     /// Type of the weight.
     pub weight_qtype: Option<DType>,
@@ -120,26 +123,44 @@ pub struct OpParams {
     pub up_ptr: u64,
     /// Type of the second weight of a gate-up node.
     pub up_qtype: Option<DType>,
+    /// The activation of GateUp.
+    pub gate_activation: GateActivation,
     /// Further weights that share the input of a MulMat node.
     pub extra_weights: Vec<ExtraWeight>,
-    /// Address of the bias of a MulMat node, or 0.
+    /// Address of the bias of a MulMat node, of the selection bias of Route, or of the biases of all experts
+    /// (the gate's in ExpertGateUp); or 0. In GatedDeltaRule that of dt.
     pub bias_ptr: u64,
     /// Length of the bias.
     pub bias_len: u32,
+    /// Address of the biases of all experts' up projections in ExpertGateUp, or 0.
+    pub up_bias_ptr: u64,
+    /// Experts of the layer, for ExpertGateUp and ExpertDown.
+    pub n_experts: u32,
+    /// How Route chooses experts.
+    pub route: Option<RouteSpec>,
+    /// The activation of ExpertGateUp.
+    pub activation: GatedActivation,
     /// Address of the gain of a norm (of the query heads' norm in RopeStore, where 0 means none).
     pub gamma_ptr: u64,
     /// Address of the gain of the key heads' norm in RopeStore, or 0.
     pub k_gamma_ptr: u64,
-    /// Epsilon of a norm; factor of Scale; cap of SoftCap; scale of the scores in SoftMax and Attention.
+    /// Epsilon of a norm or of GatedDeltaRule; factor of Scale; cap of SoftCap; scale of the scores in
+    /// SoftMax and Attention.
     pub scalar: f32,
-    /// Layer number, for messages and profiles; in LogProbs how many of the most likely tokens are wanted.
+    /// Layer number, for messages and profiles; in LogProbs how many of the most likely tokens are wanted;
+    /// in CausalConv the taps.
     pub int_param: u32,
-    /// Address of a second output: the sum in AddRmsNorm, the tokens in LogProbs.
+    /// Address of a second output: the sum in AddRmsNorm, the tokens in LogProbs, the ids in
+    /// Route.
     pub second_ptr: u64,
     /// Rows of the table of an Embed node.
     pub table_rows: u32,
     /// Heads of Rope, Attention, KvStore, RopeStore.
     pub heads: Heads,
+    /// Heads of GatedDeltaRule.
+    pub delta_heads: Option<DeltaHeads>,
+    /// The state of CausalConv and GatedDeltaRule.
+    pub recurrent: Option<RecurrentState>,
     /// Rotation of Rope and RopeStore.
     pub rope: Option<RopeSpec>,
     /// Address of RoPE's frequency factors (n_rot / 2 f32 values), or 0.
@@ -148,6 +169,14 @@ pub struct OpParams {
     pub kv: Option<KvCache>,
     /// Which rows of Attention decode and which prefill.
     pub attention_rows: AttentionRows,
+    /// Sliding window of Attention; see [`Scores`](super::Scores).
+    pub window: Option<u32>,
+    /// Cap of the scores of Attention.
+    pub softcap: Option<f32>,
+    /// Temperature of Attention for long contexts.
+    pub temperature: Option<Temperature>,
+    /// Address of the sinks of Attention, one f32 per query head, or 0.
+    pub sinks_ptr: u64,
     /// Address of one `SampleState` per row, for Sample.
     pub sample_ptr: u64,
     /// Address of one `Penalties` per row, for Penalize.
@@ -160,4 +189,6 @@ pub struct OpParams {
     pub tokens_ptr: u64,
     /// Address of the positions that the next step reads, for Advance.
     pub positions_ptr: u64,
+    /// Ranks of AllReduce and AllGather.
+    pub ranks: u32,
 }

@@ -7,7 +7,9 @@ use super::{ComputeGraph, Program, ProgramCall, TensorNode, TensorOp};
 fn shape(node: &TensorNode) -> String {
     let [width, inner, m, _] = node.shape;
     match (node.op, inner) {
-        (TensorOp::MulMat | TensorOp::GateUp, k) => format!("{m}x{width} (k {k})"),
+        (TensorOp::MulMat | TensorOp::GateUp | TensorOp::ExpertGateUp | TensorOp::ExpertDown, k) => {
+            format!("{m}x{width} (k {k})")
+        }
         (_, 0 | 1) => format!("{m}x{width}"),
         (_, heads) => format!("{m}x{heads}x{width}"),
     }

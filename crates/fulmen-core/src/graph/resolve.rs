@@ -1,8 +1,12 @@
 //! Lowering of a node to a typed call. Inputs and shapes are checked here, the call by itself.
 
+mod recurrent;
+
 use super::call::*;
 use super::checks::{Checked, check_heads, same};
-use super::{ComputeGraph, KvCache, OpCall, RopeSpec, TensorNode, TensorOp, TokenHistory};
+use super::collective::{AllGatherCall, AllReduceCall};
+use super::experts::{ExpertDownCall, ExpertGateUpCall, RouteCall};
+use super::{ComputeGraph, KvCache, OpCall, RopeSpec, Scores, TensorNode, TensorOp, TokenHistory};
 use crate::{DType, Problem};
 
 /// The call of a node; `None` for leaves, views and nodes without elements.
@@ -26,6 +30,9 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
         TensorOp::Embed => OpCall::Embed(node.embed()?),
         TensorOp::MulMat => OpCall::MulMat(node.mul_mat()?),
         TensorOp::GateUp => OpCall::GateUp(node.gate_up()?),
+        TensorOp::Route => OpCall::Route(node.route()?),
+        TensorOp::ExpertGateUp => OpCall::ExpertGateUp(node.expert_gate_up()?),
+        TensorOp::ExpertDown => OpCall::ExpertDown(node.expert_down()?),
         TensorOp::RmsNorm => OpCall::RmsNorm(node.rms_norm()?),
         TensorOp::AddRmsNorm => OpCall::AddRmsNorm(node.add_rms_norm()?),
         TensorOp::Add => OpCall::Add(node.binary()?),
@@ -47,6 +54,11 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
             OpCall::KvStore(call)
         }
         TensorOp::RopeStore => OpCall::RopeStore(node.rope_store()?),
+        TensorOp::AllReduce => OpCall::AllReduce(node.all_reduce()?),
+        TensorOp::AllGather => OpCall::AllGather(node.all_gather()?),
+        TensorOp::CausalConv => OpCall::CausalConv(node.causal_conv()?),
+        TensorOp::GatedDeltaRule => OpCall::GatedDeltaRule(node.gated_delta_rule()?),
+        TensorOp::SigmoidGate => OpCall::SigmoidGate(node.sigmoid_gate()?),
         TensorOp::Copy => OpCall::Copy(node.copy()?),
         TensorOp::ArgMax => {
             let (input, n) = node.rows_to_index()?;
@@ -167,7 +179,7 @@ impl<'a> Node<'a> {
             2 => Some(self.rows(1, "the residual", n, m)?),
             _ => None,
         };
-        Ok(MulMatCall { input, parts, residual, m, k })
+        Ok(MulMatCall { input, parts, residual, m, k, batch_invariant: false })
     }
 
     fn gate_up(&self) -> Checked<GateUpCall> {
@@ -175,7 +187,83 @@ impl<'a> Node<'a> {
         let input = self.rows(0, "the input", k, m)?;
         let gate = self.weight(params.weight_ptr, params.weight_qtype, n)?;
         let up = self.weight(params.up_ptr, params.up_qtype, n)?;
-        Ok(GateUpCall { input, gate, up, output: self.data_ptr, m, k })
+        let activation = params.gate_activation;
+        Ok(GateUpCall { input, gate, up, activation, output: self.data_ptr, m, k, batch_invariant: false })
+    }
+
+    fn route(&self) -> Checked<RouteCall> {
+        let (m, params, n_experts) = (self.m(), &self.params, self.input(0)?.width());
+        let route = params.route.ok_or(Problem::Missing { what: "route" })?;
+        same("the output's width", route.top, self.width())?;
+        if params.bias_ptr != 0 {
+            same("bias_len", n_experts, params.bias_len)?;
+        }
+        Ok(RouteCall {
+            logits: self.rows(0, "the logits", n_experts, m)?,
+            bias: (params.bias_ptr != 0).then_some(params.bias_ptr),
+            weights: self.data_ptr,
+            ids: params.second_ptr,
+            m,
+            n_experts,
+            route,
+        })
+    }
+
+    /// The address of the expert ids and their number per row.
+    fn expert_ids(&self) -> Checked<(u64, u32)> {
+        let (top, m) = (self.input(1)?.width(), self.m());
+        same("the rows of the expert ids", m, self.input(1)?.m())?;
+        let ids = self.input(1)?;
+        if ids.dtype != DType::U32 {
+            return Err(Problem::Type { what: "the expert ids", expected: "U32", got: ids.dtype });
+        }
+        Ok((ids.data_ptr, top))
+    }
+
+    fn expert_gate_up(&self) -> Checked<ExpertGateUpCall> {
+        let ([width, k, m, _], params) = (self.shape, &self.params);
+        let ((ids, top), n_experts) = (self.expert_ids()?, params.n_experts);
+        let n = width.checked_div(top).unwrap_or(0);
+        same("the output's width", u64::from(n) * u64::from(top), width)?;
+        let rows = n.saturating_mul(n_experts);
+        Ok(ExpertGateUpCall {
+            input: self.rows(0, "the input", k, m)?,
+            ids,
+            gate: self.weight(params.weight_ptr, params.weight_qtype, rows)?,
+            up: self.weight(params.up_ptr, params.up_qtype, rows)?,
+            gate_bias: (params.bias_ptr != 0).then_some(params.bias_ptr),
+            up_bias: (params.up_bias_ptr != 0).then_some(params.up_bias_ptr),
+            output: self.data_ptr,
+            m,
+            k,
+            top,
+            n_experts,
+            activation: params.activation,
+            batch_invariant: false,
+        })
+    }
+
+    fn expert_down(&self) -> Checked<ExpertDownCall> {
+        let ([n, k, m, _], params) = (self.shape, &self.params);
+        let ((ids, top), n_experts) = (self.expert_ids()?, params.n_experts);
+        let residual = match self.inputs.len() {
+            4 => Some(self.rows(3, "the residual", n, m)?),
+            _ => None,
+        };
+        Ok(ExpertDownCall {
+            input: self.rows(0, "the input", k.saturating_mul(top), m)?,
+            ids,
+            weights: self.rows(2, "the routing weights", top, m)?,
+            down: self.weight(params.weight_ptr, params.weight_qtype, n.saturating_mul(n_experts))?,
+            bias: (params.bias_ptr != 0).then_some(params.bias_ptr),
+            residual,
+            output: self.data_ptr,
+            m,
+            k,
+            top,
+            n_experts,
+            batch_invariant: false,
+        })
     }
 
     fn rms_norm(&self) -> Checked<RmsNormCall> {
@@ -276,8 +364,15 @@ impl<'a> Node<'a> {
             m,
             heads,
             rows: self.params.attention_rows,
-            scale: self.params.scalar,
+            scores: Scores {
+                scale: self.params.scalar,
+                window: self.params.window,
+                softcap: self.params.softcap,
+                temperature: self.params.temperature,
+                sinks: Some(self.params.sinks_ptr).filter(|ptr| *ptr != 0),
+            },
             layer: self.params.int_param as usize,
+            batch_invariant: false,
         })
     }
 
@@ -338,6 +433,20 @@ impl<'a> Node<'a> {
         same("the elements of the input", self.n_elements() as u64, input.n_elements() as u64)?;
         let bytes = input.dtype.bytes(self.n_elements())?;
         Ok(CopyCall { input: input.data_ptr, output: self.data_ptr, bytes })
+    }
+
+    fn all_reduce(&self) -> Checked<AllReduceCall> {
+        let (n_elements, ranks) = (self.n_elements(), self.params.ranks);
+        let input = self.rows(0, "the input", self.width(), self.m())?;
+        Ok(AllReduceCall { input, output: self.data_ptr, n_elements, ranks })
+    }
+
+    fn all_gather(&self) -> Checked<AllGatherCall> {
+        let (ranks, m) = (self.params.ranks, self.m());
+        let width = self.width().checked_div(ranks).unwrap_or(0);
+        same("the width of the output", width.saturating_mul(ranks), self.width())?;
+        let input = self.rows(0, "the input", width, m)?;
+        Ok(AllGatherCall { input, output: self.data_ptr, m, width, ranks })
     }
 
     fn history(&self) -> Checked<TokenHistory> {

@@ -52,6 +52,14 @@ impl CacheUse {
         let pairs = u128::from(rows) * (u128::from(first) + 1 + u128::from(end)) / 2;
         CacheUse { positions: end, pairs: u64::try_from(pairs).unwrap_or(u64::MAX) }
     }
+
+    /// The same for `rows` rows with a sliding window: no row sees more than the window. Positions are those
+    /// of a decode batch; rows of one sequence share some of them.
+    fn within(self, window: Option<u32>, rows: u32) -> CacheUse {
+        let Some(window) = window else { return self };
+        let pairs = self.pairs.min(product(&[rows, window]));
+        CacheUse { positions: self.positions.min(pairs), pairs }
+    }
 }
 
 fn product(factors: &[u32]) -> u64 {
@@ -152,10 +160,15 @@ impl AttentionCall {
     pub(super) fn work(&self, cache_use: CacheUse) -> Work {
         let (q, kv, m) = (self.heads.q_width(), self.heads.kv_width(), u64::from(self.m));
         let (read, pairs) = match &self.kv {
-            KvSource::Rows { .. } => (8 * product(&[self.m, kv]), m * (m + 1) / 2),
+            KvSource::Rows { .. } => {
+                let window = self.scores.window.map_or(m, |window| m.min(window.into()));
+                // The first rows see fewer keys than the window has.
+                (8 * product(&[self.m, kv]), m * window - window * window.saturating_sub(1) / 2)
+            }
             KvSource::Cache { cache, .. } => {
                 let row = rows(cache.dtype, self.heads.head_dim, self.heads.n_kv_heads.into());
-                (cache_use.positions.saturating_mul(2).saturating_mul(row), cache_use.pairs)
+                let CacheUse { positions, pairs } = cache_use.within(self.scores.window, self.m);
+                (positions.saturating_mul(2).saturating_mul(row), pairs)
             }
         };
         let flops = pairs.saturating_mul(4).saturating_mul(q.into());
@@ -244,6 +257,12 @@ impl OpCall {
                 call.parts.iter().map(|part| weight(&part.weight, call.k)).collect::<Vec<_>>().join(" + ")
             }
             OpCall::GateUp(call) => weight(&call.gate, call.k),
+            OpCall::ExpertGateUp(call) => {
+                format!("{}/{} of {}x{} {}", call.top, call.n_experts, call.n(), call.k, call.gate.dtype)
+            }
+            OpCall::ExpertDown(call) => {
+                format!("{}/{} of {}x{} {}", call.top, call.n_experts, call.n(), call.k, call.down.dtype)
+            }
             OpCall::Embed(call) => weight(&call.table, call.width),
             _ => return self.op().to_string(),
         };
@@ -263,8 +282,14 @@ mod tests {
             bias: Some(2),
             output: 3,
         };
-        let call =
-            OpCall::MulMat(MulMatCall { input: 4, parts: vec![part; 2], residual: None, m: 3, k: 256 });
+        let call = OpCall::MulMat(MulMatCall {
+            input: 4,
+            parts: vec![part; 2],
+            residual: None,
+            m: 3,
+            k: 256,
+            batch_invariant: false,
+        });
         let work = call.work(CacheUse::default());
         assert_eq!(work.flops, 2 * 2 * 3 * 256 * 512);
         assert_eq!(work.bytes, 2 * (512 * 144 + 4 * 3 * 512 + 4 * 512) + 4 * 3 * 256);
@@ -278,8 +303,17 @@ mod tests {
         let cache = KvCache { k_ptr: 1, v_ptr: 2, dtype, n_pages: 64, table_ptr: 7, n_seqs, seq_pages };
         let (kv, rows) =
             (KvSource::Cache { cache, positions: 3, sequences: Some(4) }, AttentionRows::default());
-        let call =
-            OpCall::Attention(AttentionCall { q: 5, kv, output: 6, m: 2, heads, rows, scale: 1.0, layer: 0 });
+        let call = OpCall::Attention(AttentionCall {
+            q: 5,
+            kv,
+            output: 6,
+            m: 2,
+            heads,
+            rows,
+            scores: 1.0.into(),
+            layer: 0,
+            batch_invariant: false,
+        });
         let work = call.work(CacheUse::of_steps([100, 50]));
         assert_eq!(work.bytes, 2 * 150 * 2 * 64 * 2 + 8 * 2 * 512);
         assert_eq!(work.flops, 4 * 150 * 512);

@@ -1,16 +1,17 @@
 //! Search for NaN and infinities without dequantizing.
 
+use super::{Block, BlockMXFP4};
 use crate::DType;
 
 /// The byte offsets of the f16 scales and minima in a block.
 const fn f16_offsets(dtype: DType) -> &'static [usize] {
     match dtype {
-        DType::F16 | DType::Q4_0 | DType::Q5_0 | DType::Q8_0 => &[0],
+        DType::F16 | DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL | DType::IQ4_XS => &[0],
         DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
         DType::Q2_K => &[80, 82],
         DType::Q3_K => &[108],
         DType::Q6_K => &[208],
-        DType::F32 | DType::BF16 | DType::U32 | DType::Q8_K => &[],
+        DType::F32 | DType::BF16 | DType::U32 | DType::Q8_K | DType::MXFP4 => &[],
     }
 }
 
@@ -35,6 +36,16 @@ pub fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<usize> {
             let scale = block.first_chunk().map_or(0, |scale| u32::from_le_bytes(*scale));
             scale & 0x7f80_0000 == 0x7f80_0000
         }),
+        DType::MXFP4 => {
+            let blocks: &[BlockMXFP4] = bytemuck::cast_slice(&bytes[..bytes.len() / 17 * 17]);
+            // Every scale is finite; with the largest ones values are not.
+            let bad = |block: &BlockMXFP4| {
+                let mut values = [0.0; 32];
+                block.decode(&mut values);
+                values.iter().any(|value| !value.is_finite())
+            };
+            blocks.iter().position(|block| block.e > 252 && bad(block))
+        }
         _ => {
             let bad = |block: &[u8], at: usize| block[at + 1] & 0x7c == 0x7c;
             let blocks = bytes.chunks_exact(dtype.block_bytes());

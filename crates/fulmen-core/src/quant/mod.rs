@@ -16,6 +16,9 @@
 //! | Q5_K | 5.5    | 256: f16 units, 6-bit scales and minima per 32, fifth bits, 4-bit quants | 1.21e-3 |
 //! | Q6_K | 6.5625 | 256: 4-bit quants from -32, upper 2 bits, 8-bit scales per 16, f16 unit | 2.9e-4 |
 //! | Q8_K | 9.125  | 256: f32 scale, 8-bit quants, their sums per 16 | 4.8e-5 |
+//! | MXFP4 | 4.25  | 32: 8-bit exponent, 4-bit indices of a table (E2M1) | 1.24e-2 |
+//! | IQ4_NL | 4.5  | 32: f16 scale, 4-bit indices of a table | 5.6e-3 |
+//! | IQ4_XS | 4.25 | 256: f16 unit, 6-bit scales per 32, 4-bit indices of a table | 5.6e-3 |
 //!
 //! NMSE is the normalized mean-square error of [`quantize`] on Gaussian values. The 2- to 6-bit encoders
 //! search for the scales with the least squared error, with equal weight for all elements. Scales that just
@@ -25,6 +28,7 @@
 //! Decoding is exact: bit for bit what the `gguf` Python package computes.
 
 mod blocks32;
+mod codebook;
 mod finite;
 mod fit;
 mod kmin;
@@ -33,6 +37,7 @@ mod plain;
 mod planes;
 
 pub use blocks32::{BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0};
+pub use codebook::{BlockIQ4_NL, BlockIQ4_XS, BlockMXFP4, IQ4_VALUES, MXFP4_VALUES};
 pub use finite::first_not_finite;
 pub use kmin::{BlockQ2_K, BlockQ4_K, BlockQ5_K};
 pub use ksym::{BlockQ3_K, BlockQ6_K, BlockQ8_K};
@@ -97,6 +102,9 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), DTy
         DType::Q5_K => decode_blocks::<BlockQ5_K, 256>(bytes, out),
         DType::Q6_K => decode_blocks::<BlockQ6_K, 256>(bytes, out),
         DType::Q8_K => decode_blocks::<BlockQ8_K, 256>(bytes, out),
+        DType::MXFP4 => decode_blocks::<BlockMXFP4, 32>(bytes, out),
+        DType::IQ4_NL => decode_blocks::<BlockIQ4_NL, 32>(bytes, out),
+        DType::IQ4_XS => decode_blocks::<BlockIQ4_XS, 256>(bytes, out),
     }
     Ok(())
 }
@@ -144,6 +152,9 @@ pub fn quantize(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), DTyp
         DType::Q5_K => encode_blocks::<BlockQ5_K, 256>(values, out),
         DType::Q6_K => encode_blocks::<BlockQ6_K, 256>(values, out),
         DType::Q8_K => encode_blocks::<BlockQ8_K, 256>(values, out),
+        DType::MXFP4 => encode_blocks::<BlockMXFP4, 32>(values, out),
+        DType::IQ4_NL => encode_blocks::<BlockIQ4_NL, 32>(values, out),
+        DType::IQ4_XS => encode_blocks::<BlockIQ4_XS, 256>(values, out),
     }
     Ok(())
 }

@@ -103,7 +103,7 @@ unsafe fn map2<O: Binary>(
 
 /// x * sigmoid(x), with -inf giving -0 instead of the NaN of the product.
 #[inline(always)]
-fn silu_of<S: Simd>(s: S, x: S::V) -> S::V {
+pub(super) fn silu_of<S: Simd>(s: S, x: S::V) -> S::V {
     s.mul(s.max(s.splat(f32::MIN), x), math::sigmoid(s, x))
 }
 

@@ -9,9 +9,11 @@
 pub mod advance;
 pub mod argmax;
 pub mod attention;
+pub(crate) mod causal_conv;
 pub mod copy;
 pub mod elementwise;
 pub mod embed;
+pub(crate) mod gated_delta_rule;
 pub mod gather_tokens;
 pub mod kv_store;
 pub mod log_probs;
@@ -21,7 +23,10 @@ mod parallel;
 pub mod penalize;
 pub mod rms_norm;
 pub mod rope;
+pub mod route;
 pub mod sample;
+pub(crate) mod sequence_rows;
+pub(crate) mod sigmoid_gate;
 pub mod softmax;
 #[cfg(test)]
 mod testing;

@@ -5,8 +5,15 @@ use std::ops::Range;
 use crate::threads::Pool;
 
 /// A pointer that several threads use at once, each for disjoint elements.
-#[derive(Clone, Copy)]
 pub(super) struct SharedPtr<T>(*mut T);
+
+impl<T> Clone for SharedPtr<T> {
+    fn clone(&self) -> SharedPtr<T> {
+        *self
+    }
+}
+
+impl<T> Copy for SharedPtr<T> {}
 
 // SAFETY: the code that dereferences the pointer guarantees that the elements are disjoint.
 unsafe impl<T: Send> Send for SharedPtr<T> {}

@@ -23,10 +23,10 @@ pub(super) const SPECIAL: [f32; 11] = [
 /// What outputs hold before a kernel runs, and must hold past their end when it has.
 pub(super) const POISON: f32 = -7.654_321e33;
 
-/// A fresh generator, whose seed is printed for the case that the test fails.
+/// A generator of `FULMEN_TEST_SEED` or of a fresh seed, which is printed for the case that the test fails.
 pub(super) fn rng() -> fastrand::Rng {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let seed = fulmen_testkit::seed();
+    println!("FULMEN_TEST_SEED={seed}");
     fastrand::Rng::with_seed(seed)
 }
 

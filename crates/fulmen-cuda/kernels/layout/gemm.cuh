@@ -27,4 +27,4 @@ ASSERT_FIELD(GemmArgs, k_panels, u32, 164, 4);
 ASSERT_FIELD(GemmArgs, passes, u32, 168, 4);
 ASSERT_FIELD(GemmArgs, n_outputs, u32, 172, 4);
 ASSERT_FIELD(GemmArgs, vectorized, u32, 176, 4);
-ASSERT_FIELD(GemmArgs, unused, u32, 180, 4);
+ASSERT_FIELD(GemmArgs, gelu, u32, 180, 4);

@@ -5,6 +5,7 @@
 #include "layout/assert.cuh"
 
 ASSERT_CONSTANT(MAX_WARPS, 12);
+ASSERT_CONSTANT(WIDE_GATE_UP_WARPS, 11);
 ASSERT_CONSTANT(MAX_WEIGHTS, 3);
 ASSERT_CONSTANT(MAX_CHUNKS, 52);
 ASSERT_CONSTANT(MAX_STAGES, 4);
@@ -59,4 +60,5 @@ ASSERT_FIELD(GemmSmallMArgs, epsilon, float, 560, 4);
 ASSERT_FIELD(GemmSmallMArgs, n_tensor_maps, u32, 564, 4);
 ASSERT_FIELD(GemmSmallMArgs, weights, SmallMWeight, 568, 144);
 ASSERT_FIELD(GemmSmallMArgs, prefetch, L2Prefetch, 712, 72);
-ASSERT_FIELD(GemmSmallMArgs, unused, u32, 784, 48);
+ASSERT_FIELD(GemmSmallMArgs, gelu, u32, 784, 4);
+ASSERT_FIELD(GemmSmallMArgs, unused, u32, 788, 44);

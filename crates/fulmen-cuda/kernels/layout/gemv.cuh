@@ -6,7 +6,7 @@
 
 ASSERT_CONSTANT(WARPS, 12);
 ASSERT_CONSTANT(MAX_STAGES, 2);
-ASSERT_CONSTANT(MAX_WEIGHTS, 3);
+ASSERT_CONSTANT(MAX_WEIGHTS, 4);
 ASSERT_CONSTANT(MAX_Q8_RESULTS, 256);
 ASSERT_CONSTANT(SEGMENT_UNITS, 64);
 
@@ -20,7 +20,7 @@ ASSERT_FIELD(GemvWeight, row_bytes, u32, 36, 4);
 ASSERT_FIELD(GemvWeight, rows_per_block, u32, 40, 4);
 ASSERT_FIELD(GemvWeight, unused, u32, 44, 4);
 
-ASSERT_STRUCT(GemvArgs, 224);
+ASSERT_STRUCT(GemvArgs, 272);
 ASSERT_POINTER(GemvArgs, x, 0, 8);
 ASSERT_POINTER(GemvArgs, x_q8, 8, 8);
 ASSERT_POINTER(GemvArgs, out_q8, 16, 8);
@@ -35,5 +35,5 @@ ASSERT_FIELD(GemvArgs, first_format_warps, u32, 60, 4);
 ASSERT_FIELD(GemvArgs, stage_bytes, u32, 64, 4);
 ASSERT_FIELD(GemvArgs, segments, u32, 68, 4);
 ASSERT_FIELD(GemvArgs, stages, u32, 72, 4);
-ASSERT_FIELD(GemvArgs, unused, u32, 76, 4);
-ASSERT_FIELD(GemvArgs, weights, GemvWeight, 80, 144);
+ASSERT_FIELD(GemvArgs, gelu, u32, 76, 4);
+ASSERT_FIELD(GemvArgs, weights, GemvWeight, 80, 192);

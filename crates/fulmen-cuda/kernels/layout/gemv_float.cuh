@@ -39,5 +39,5 @@ ASSERT_FIELD(GemvFloatArgs, task_segments, u32, 60, 4);
 ASSERT_FIELD(GemvFloatArgs, splits, u32, 64, 4);
 ASSERT_FIELD(GemvFloatArgs, warps, u32, 68, 4);
 ASSERT_FIELD(GemvFloatArgs, stages, u32, 72, 4);
-ASSERT_FIELD(GemvFloatArgs, unused, u32, 76, 4);
+ASSERT_FIELD(GemvFloatArgs, gelu, u32, 76, 4);
 ASSERT_FIELD(GemvFloatArgs, weights, GemvFloatWeight, 80, 144);

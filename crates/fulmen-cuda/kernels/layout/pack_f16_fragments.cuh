@@ -6,12 +6,6 @@
 
 ASSERT_STRUCT(PackF16FragmentsArgs, 72);
 ASSERT_POINTER(PackF16FragmentsArgs, x, 0, 8);
-ASSERT_POINTER(PackF16FragmentsArgs, gamma, 8, 8);
-ASSERT_POINTER(PackF16FragmentsArgs, normed, 16, 8);
-ASSERT_POINTER(PackF16FragmentsArgs, packed, 24, 16);
-ASSERT_POINTER(PackF16FragmentsArgs, row_scales, 40, 8);
-ASSERT_FIELD(PackF16FragmentsArgs, epsilon, float, 48, 4);
-ASSERT_FIELD(PackF16FragmentsArgs, k, u32, 52, 4);
-ASSERT_FIELD(PackF16FragmentsArgs, m, u32, 56, 4);
-ASSERT_FIELD(PackF16FragmentsArgs, panel_rows, u32, 60, 4);
-ASSERT_FIELD(PackF16FragmentsArgs, panel_orders, u32, 64, 8);
+ASSERT_FIELD(PackF16FragmentsArgs, row, PackRowArgs, 8, 56);
+ASSERT_FIELD(PackF16FragmentsArgs, k, u32, 64, 4);
+ASSERT_FIELD(PackF16FragmentsArgs, m, u32, 68, 4);

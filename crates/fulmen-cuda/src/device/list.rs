@@ -14,6 +14,7 @@ use fulmen_core::device::{BackendName, BackendReport, DeviceInfo, DeviceKind, Fa
 use super::{Caps, CudaTarget};
 use crate::embedded::OLDEST;
 use crate::error::{CudaError, CudaVersion, MIN_DRIVER, no_device};
+use crate::nccl::nccl_version;
 
 /// The name of this backend.
 pub const NAME: BackendName = BackendName::new("cuda");
@@ -30,7 +31,50 @@ pub fn report() -> BackendReport {
 pub fn list_devices() -> Result<Vec<DeviceInfo>, CudaError> {
     let (count, version) = start()?;
     let target = CudaTarget::from_env()?;
-    (0..count).map(|ordinal| device_info(ordinal, version, target)).collect()
+    let mut devices =
+        (0..count).map(|ordinal| device_info(ordinal, version, target)).collect::<Result<Vec<_>, _>>()?;
+    if count > 1 {
+        let collectives = match nccl_version() {
+            Ok(version) => format!("NCCL {version}"),
+            Err(reason) => format!("through the host: {reason}"),
+        };
+        for (ordinal, info) in (0..count).zip(&mut devices) {
+            info.facts.push(Fact::text("links", links(ordinal, count)?));
+            info.facts.push(Fact::text("collectives", collectives.clone()));
+        }
+    }
+    Ok(devices)
+}
+
+/// How a device reaches the memory of each other one: `cuda:1 NVLink, cuda:2 PCIe`.
+fn links(ordinal: i32, count: i32) -> Result<String, CudaError> {
+    use sys::CUdevice_P2PAttribute::*;
+    let get = |ordinal| result::device::get(ordinal).map_err(|error| CudaError::new("cuDeviceGet", error));
+    let own = get(ordinal)?;
+    let mut links = Vec::new();
+    for other in (0..count).filter(|&other| other != ordinal) {
+        let (mut access, mut atomics, peer) = (0, 0, get(other)?);
+        let failed = |error| CudaError::new("cuDeviceGetP2PAttribute", error);
+        let attribute = |value: &mut i32, attribute| {
+            // SAFETY: both devices come from cuDeviceGet, and the driver writes one integer.
+            let status = unsafe { sys::cuDeviceGetP2PAttribute(value, attribute, own, peer) };
+            status.result().map_err(failed)
+        };
+        attribute(&mut access, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED)?;
+        attribute(&mut atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED)?;
+        links.push(format!("{NAME}:{other} {}", link(access != 0, atomics != 0)));
+    }
+    Ok(links.join(", "))
+}
+
+/// What connects two devices. The driver does not name it, but atomic operations on the memory of the other
+/// device are native over NVLink and not over PCIe.
+fn link(access: bool, native_atomics: bool) -> &'static str {
+    match (access, native_atomics) {
+        (true, true) => "NVLink",
+        (true, false) => "PCIe, peer access",
+        (false, _) => "PCIe, through the host",
+    }
 }
 
 /// Opens the driver library; returns the number of devices, at least one, and the version of the driver.
@@ -131,7 +175,6 @@ pub(super) fn caps(device: CUdevice) -> Result<Caps, CudaError> {
         multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1),
         shared_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
-        int8_rows: false,
     })
 }
 
@@ -151,6 +194,13 @@ pub(crate) fn attribute(device: CUdevice, name: Attribute) -> Result<i32, CudaEr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_are_told_by_what_they_can_do() {
+        assert_eq!(link(true, true), "NVLink");
+        assert_eq!(link(true, false), "PCIe, peer access");
+        assert_eq!(link(false, true), "PCIe, through the host");
+    }
 
     #[test]
     fn listing_finds_devices_or_gives_a_reason() {

@@ -26,21 +26,17 @@ pub struct CudaOptions {
     pub overlap: bool,
     /// Use the kernels of an older compute capability, within its limits.
     pub target: Option<CudaTarget>,
-    /// Multiply 2 to 8 rows in int8, which gives a row the bits that it has alone in every matmul. Slower
-    /// than the default, f16.
-    pub int8_rows: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { capture: true, overlap: true, target: None, int8_rows: false }
+        CudaOptions { capture: true, overlap: true, target: None }
     }
 }
 
 impl CudaOptions {
     /// The defaults, unless changed in the environment: `FULMEN_CUDA_CAPTURE=0` and `FULMEN_CUDA_OVERLAP=0`
-    /// turn these options off, `FULMEN_CUDA_INT8_ROWS=1` turns that one on, and `FULMEN_CUDA_TARGET` is `80`,
-    /// `86` or `89`.
+    /// turn these options off, and `FULMEN_CUDA_TARGET` is `80`, `86` or `89`.
     ///
     /// # Errors
     /// [`CudaError::UnknownTarget`] for another target.
@@ -50,7 +46,6 @@ impl CudaOptions {
             capture: on("FULMEN_CUDA_CAPTURE"),
             overlap: on("FULMEN_CUDA_OVERLAP"),
             target: CudaTarget::from_env()?,
-            int8_rows: std::env::var("FULMEN_CUDA_INT8_ROWS").is_ok_and(|value| value == "1"),
         })
     }
 }
@@ -66,8 +61,6 @@ pub struct Caps {
     pub shared_bytes: u32,
     /// The size of the L2 cache.
     pub l2_bytes: u32,
-    /// [`CudaOptions::int8_rows`].
-    pub int8_rows: bool,
 }
 
 impl Caps {
@@ -86,6 +79,7 @@ impl Caps {
 pub struct CudaDevice {
     pub(crate) context: Arc<Context>,
     pub(crate) modules: Modules,
+    ordinal: usize,
     caps: Caps,
     options: CudaOptions,
 }
@@ -105,10 +99,14 @@ impl CudaDevice {
             return Err(CudaError::DeviceTooOld { found, needed: "8.0" });
         }
         let caps = options.target.map_or(Ok(caps), |target| target.limit(caps))?;
-        let caps = Caps { int8_rows: options.int8_rows, ..caps };
         let context = Context::retain(device)?;
         let modules = Modules::new(&context, caps.capability);
-        Ok(Arc::new(CudaDevice { context, modules, caps, options }))
+        Ok(Arc::new(CudaDevice { context, modules, ordinal, caps, options }))
+    }
+
+    /// Its number among the devices of the driver.
+    pub fn ordinal(&self) -> usize {
+        self.ordinal
     }
 
     /// Its capabilities.

@@ -61,13 +61,8 @@ impl fmt::Display for CudaTarget {
 mod tests {
     use super::*;
 
-    const H200: Caps = Caps {
-        capability: 90,
-        multiprocessors: 132,
-        shared_bytes: 227 << 10,
-        l2_bytes: 50 << 20,
-        int8_rows: false,
-    };
+    const H200: Caps =
+        Caps { capability: 90, multiprocessors: 132, shared_bytes: 227 << 10, l2_bytes: 50 << 20 };
 
     #[test]
     fn a_target_sets_the_capability_and_limits_the_shared_memory() {

@@ -1,6 +1,6 @@
 //! Events.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cudarc::driver::{
@@ -9,12 +9,15 @@ use cudarc::driver::{
 };
 
 use super::Context;
+use super::stream::{Guard, StreamGuard};
 use crate::error::CudaError;
 
 /// A point in the work of a stream that can be waited for; the time between two of them can be measured.
 pub struct Event {
     context: Arc<Context>,
     raw: CUevent,
+    /// That of the stream that it was recorded by.
+    guard: Guard,
 }
 
 // SAFETY: events may be used from any thread.
@@ -28,15 +31,26 @@ impl Event {
         context.bind()?;
         let raw = result::event::create(if timed { CU_EVENT_DEFAULT } else { CU_EVENT_DISABLE_TIMING });
         let raw = raw.map_err(|error| context.error("cuEventCreate", error))?;
-        Ok(Event { context: Arc::clone(context), raw })
+        Ok(Event { context: Arc::clone(context), raw, guard: Guard::new() })
     }
 
     pub(crate) fn raw(&self) -> CUevent {
         self.raw
     }
 
+    pub(super) fn set_guard(&self, guard: &Weak<dyn StreamGuard>) {
+        self.guard.get_or_init(|| Weak::clone(guard));
+    }
+
+    fn guard(&self) -> Option<Arc<dyn StreamGuard>> {
+        self.guard.get().and_then(Weak::upgrade)
+    }
+
     /// Waits until the stream has reached it. Returns at once if it was never recorded.
     pub fn synchronize(&self) -> Result<(), CudaError> {
+        if let Some(guard) = self.guard() {
+            return guard.wait(&|| self.query());
+        }
         self.context.bind()?;
         // SAFETY: the event is alive as long as `self`.
         let done = unsafe { result::event::synchronize(self.raw) };
@@ -45,6 +59,13 @@ impl Event {
 
     /// Whether the stream has reached it. Does not wait. `true` if it was never recorded.
     pub fn is_reached(&self) -> Result<bool, CudaError> {
+        if let Some(guard) = self.guard() {
+            guard.check()?;
+        }
+        self.query()
+    }
+
+    fn query(&self) -> Result<bool, CudaError> {
         self.context.bind()?;
         // SAFETY: the event is alive as long as `self`.
         match unsafe { sys::cuEventQuery(self.raw) } {

@@ -11,4 +11,4 @@ pub(crate) use context::Context;
 pub use event::Event;
 pub(crate) use graph::Graph;
 pub(crate) use memory::{DeviceBlock, PinnedBlock};
-pub(crate) use stream::Stream;
+pub(crate) use stream::{Stream, StreamGuard};

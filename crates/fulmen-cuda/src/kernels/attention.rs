@@ -1,15 +1,14 @@
-//! Attention: chooses between the decode, prefill and generic kernels, and launches the generic one
-//! (`attention_generic.cu`).
+//! Attention: chooses between the decode, prefill and generic kernels.
 
 use bytemuck::Zeroable;
 use fulmen_core::{AttentionCall, BackendError, DType, KvSource};
 
+use super::attention_scores::ScoreArgs;
 use super::kv::{KV_PAGE, KvSlots, head_bytes};
-use super::{Launched, attention_decode, attention_prefill, type_name};
-use crate::BACKEND;
+use super::{Launched, attention_decode, attention_generic, attention_prefill};
 use crate::forward::Forwarding;
 use crate::layout::{DevicePtr, kernel_args};
-use crate::queue::{Launch, Queue};
+use crate::queue::Queue;
 
 kernel_args! {
     file: "attention_args.cuh";
@@ -17,7 +16,7 @@ kernel_args! {
     pub(super) struct AttentionArgs {
         q: DevicePtr,
         out: DevicePtr,
-        partials: DevicePtr,
+        pub(super) partials: DevicePtr,
         k: DevicePtr,
         v: DevicePtr,
         pages: DevicePtr,
@@ -27,27 +26,18 @@ kernel_args! {
         pos_bytes: u64,
         n_pages: u32,
         n_seqs: u32,
-        capacity: u32,
+        pub(super) capacity: u32,
         n_heads: u32,
         group: u32,
         head_dim: u32,
-        splits: u32,
+        pub(super) splits: u32,
         scale: f32,
         work: DevicePtr,
         max_chunks: u32,
         unused: u32,
+        scores: ScoreArgs,
     }
 }
-
-const THREADS: u32 = 128;
-
-/// Shortest split of the positions.
-const MIN_SPLIT: u32 = 128;
-
-const MAX_SPLITS: u32 = 64;
-
-/// Elements of a head per lane: the kernels that exist.
-const PER_LANE: [u32; 5] = [1, 2, 4, 8, 16];
 
 pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Launched {
     launch_planned(queue, call, &Forwarding::default())
@@ -59,46 +49,34 @@ pub(crate) fn launch_planned(
     call: &AttentionCall,
     forwarding: &Forwarding<'_>,
 ) -> Launched {
-    if call.rows.work().is_some() {
-        // A mixed step: a launch for its decode rows and one for its chunks.
-        if attention_decode::supports(queue.caps(), call) && attention_prefill::supports(queue.caps(), call) {
-            let launches =
-                [attention_decode::launch(queue, call, forwarding), attention_prefill::launch(queue, call)];
-            return launches.into_iter().flatten().sum();
-        }
-    } else if let Some(launched) = attention_decode::launch(queue, call, forwarding) {
-        return launched;
-    } else if let Some(launched) = attention_prefill::launch(queue, call) {
+    if let Some(launched) = launch_on_tensor_cores(queue, call, forwarding) {
         return launched;
     }
-    let (heads, m) = (call.heads, call.m);
-    if m == 0 {
-        return Ok(0);
+    attention_generic::launch(queue, call)
+}
+
+/// Launches the decode and prefill kernels, if they take the call.
+fn launch_on_tensor_cores(
+    queue: &mut Queue,
+    call: &AttentionCall,
+    forwarding: &Forwarding<'_>,
+) -> Option<Launched> {
+    if call.rows.work().is_none() {
+        // Without a work list they are chosen by the number of rows.
+        return if call.batch_invariant {
+            None
+        } else {
+            attention_decode::launch(queue, call, forwarding)
+                .or_else(|| attention_prefill::launch(queue, call))
+        };
     }
-    let per_lane = PER_LANE.into_iter().find(|per_lane| heads.head_dim <= 32 * per_lane);
-    let per_lane = per_lane.ok_or_else(|| BackendError::Unsupported {
-        backend: BACKEND,
-        what: format!("attention with heads of {}", heads.head_dim),
-    })?;
-    let queries = u64::from(m) * u64::from(heads.n_heads);
-    let blocks = queue.blocks("attention", queries)?;
-    let (mut args, dtype) = args(queue, call)?;
-    // Enough blocks to fill the device, with splits that are not too short.
-    let wanted = u64::from(4 * queue.caps().multiprocessors).div_ceil(queries);
-    let splits = u64::from(args.capacity.div_ceil(MIN_SPLIT)).min(wanted).clamp(1, MAX_SPLITS.into());
-    args.splits = u32::try_from(splits).unwrap_or(1);
-    if args.splits > 1 {
-        let n_floats = queries as usize * args.splits as usize * (heads.head_dim as usize + 2);
-        args.partials = queue.scratch(n_floats * size_of::<f32>())?;
+    // A mixed step: a launch for its decode rows and one for its chunks.
+    if !attention_decode::supports(queue.caps(), call) || !attention_prefill::supports(queue.caps(), call) {
+        return None;
     }
-    let entry = format!("attention_{}_{per_lane}", type_name(dtype));
-    let launch = Launch::new("attention_generic", &entry, blocks, THREADS).rows(args.splits);
-    queue.launch(&launch, &args)?;
-    if args.splits == 1 {
-        return Ok(1);
-    }
-    queue.launch(&Launch::new("attention_generic", "attention_combine", blocks, THREADS), &args)?;
-    Ok(2)
+    let launches =
+        [attention_decode::launch(queue, call, forwarding), attention_prefill::launch(queue, call)];
+    Some(launches.into_iter().flatten().sum())
 }
 
 /// The arguments of a call, without splits, and the type of its keys and values.
@@ -111,7 +89,8 @@ pub(super) fn args(queue: &Queue, call: &AttentionCall) -> Result<(AttentionArgs
         n_heads: heads.n_heads,
         group: heads.n_heads / heads.n_kv_heads.max(1),
         head_dim: heads.head_dim,
-        scale: call.scale,
+        scale: call.scores.scale,
+        scores: call.scores().into(),
         ..AttentionArgs::zeroed()
     };
     if let Some((&work, max_chunks)) = call.rows.work() {

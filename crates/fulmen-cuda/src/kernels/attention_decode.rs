@@ -1,16 +1,17 @@
 //! Decode attention over a KV cache, with f16 and Q8_0 fused with the q/k RMS norm, RoPE and the KV store
 //! (`attention_decode.cu`, `attention_decode_q8_0.cu`, `attention_decode_f32.cu`,
-//! `attention_decode_odd.cu`): 1 to 16 rows of one sequence, a decode batch of up to 1024 rows (32 with the
-//! fused store), or the decode rows of a mixed step.
+//! `attention_decode_odd.cu`, and `*_scores.cu` with windows, capping, temperature and sinks): 1 to 16 rows
+//! of one sequence, a decode batch of up to 1024 rows, or the decode rows of a mixed step.
 
 use bytemuck::Zeroable;
 use fulmen_core::{
     ActivationForm, AttentionCall, AttentionRows, BackendError, DType, KvCache, KvSource, RopeStoreCall,
 };
 
-use super::f16_fragments::{F16Fragments, K_ORDERS};
+use super::attention_scores::ScoreArgs;
+use super::f16_fragments::{F16Fragments, K_ORDERS, padded_rows};
 use super::rope::RopeArgs;
-use super::{Launched, apart, q8_activations, q8_rows};
+use super::{Launched, apart, f16_panels, q8_activations};
 use crate::device::Caps;
 use crate::forward::Forwarding;
 use crate::layout::{DevicePtr, kernel_args};
@@ -61,6 +62,9 @@ kernel_args! {
         partials: DevicePtr,
         rotated: DevicePtr,
         work: DevicePtr,
+        panel_rows: u32,
+        panel_order: u32,
+        scores: ScoreArgs,
     }
 }
 
@@ -70,7 +74,8 @@ const MAX_ROWS: u32 = 16;
 /// Most rows of a decode batch.
 const MAX_BATCH: u32 = 1024;
 
-/// Most rows with the fused store: one warp of the kernel compares the slots of all of them.
+/// Most rows with the fused store, unless hardly any two are of one sequence: each row stores what the rows
+/// of its sequence before it do, too.
 const MAX_FUSED_STORE_ROWS: u32 = 32;
 
 /// Upper bound of the kernel's static shared memory.
@@ -93,14 +98,15 @@ pub(crate) fn fuses_store(caps: Caps, rope_store: &RopeStoreCall, attention: &At
     let (store, rope) = (&rope_store.store, rope_store.rope);
     let same = KvSource::Cache { cache: store.cache, positions: store.positions, sequences: store.sequences };
     attention.m == store.m
-        && attention.m <= MAX_FUSED_STORE_ROWS
+        && (attention.m <= MAX_FUSED_STORE_ROWS
+            || (attention.rows == AttentionRows::Decode && caps.has_clusters()))
         && attention.rows.work().is_none()
         && attention.kv == same
         && attention.heads == store.heads
         && attention.q == rope_store.output
         && rope.n_rot == store.heads.head_dim
-        // Blocks of half as many warps do not keep their queries.
-        && !(store.heads.head_dim == 256 || store.cache.dtype == DType::F32)
+        && store.cache.dtype != DType::F32
+        && LaunchConfig::new(caps, attention).is_some_and(LaunchConfig::keeps_queries)
         && all_apart(rope_store, attention)
         && supports(caps, attention)
 }
@@ -165,33 +171,51 @@ pub(super) fn supports(caps: Caps, call: &AttentionCall) -> bool {
 /// Whether the kernel can write its output in this form for the next matmul: where each block finishes a
 /// multiple of 32 elements.
 pub(crate) fn forwards(caps: Caps, call: &AttentionCall, activation: &ActivationForm) -> bool {
-    forwarded_forms(caps, call).contains(&Some(*activation))
+    forwarded_forms(caps, call).iter().any(|form| form.activation() == activation)
 }
 
-/// The q8 and the f16 form that the kernel can write.
-fn forwarded_forms(caps: Caps, call: &AttentionCall) -> [Option<ActivationForm>; 2] {
+/// A form that the kernel can write.
+#[derive(Clone, Copy, Debug)]
+enum ForwardedForm {
+    Q8(ActivationForm),
+    Fragments(ActivationForm),
+    Panels(ActivationForm, u32),
+}
+
+impl ForwardedForm {
+    fn activation(&self) -> &ActivationForm {
+        match self {
+            ForwardedForm::Q8(form) | ForwardedForm::Fragments(form) | ForwardedForm::Panels(form, _) => form,
+        }
+    }
+}
+
+/// The forms that the kernel can write.
+fn forwarded_forms(caps: Caps, call: &AttentionCall) -> Vec<ForwardedForm> {
     let Some(config) = LaunchConfig::new(caps, call).filter(|_| supports(caps, call)) else {
-        return [None; 2];
+        return Vec::new();
     };
     if config.mixed || config.parts > 1 {
-        return [None; 2];
+        return Vec::new();
     }
     let (heads, m, width) = (call.heads, call.m, call.heads.q_width());
     let slices = if config.clustered { config.splits } else { 1 };
     if !(width / heads.n_kv_heads).is_multiple_of(32 * slices) {
-        return [None; 2];
+        return Vec::new();
     }
     if config.single_row {
-        let q8 = q8_activations::can_forward(width);
-        return [q8.then(|| q8_activations::form(call.output, width)), None];
+        let q8 = q8_activations::can_forward(width).then(|| q8_activations::form(call.output, width));
+        return q8.map(ForwardedForm::Q8).into_iter().collect();
     }
-    let q8 = caps.int8_rows && matches!(heads.head_dim, 64 | 128) && config.clustered;
-    let q8 = q8 && q8_rows::can_forward(m, width);
-    let f16 = config.clustered && F16Fragments::can_forward(m, width);
-    [
-        q8.then(|| q8_rows::form(call.output, m, width)),
-        f16.then(|| F16Fragments::scaled(call.output, m, width)),
-    ]
+    if !config.clustered {
+        return Vec::new();
+    }
+    let fragments = F16Fragments::scaled(call.output, m, width).map(ForwardedForm::Fragments);
+    let panels = f16_panels::PANEL_ORDERS.into_iter().filter_map(|order| {
+        let orders = f16_panels::PanelOrders::of([order].into_iter())?;
+        Some(ForwardedForm::Panels(f16_panels::scaled_form(call.output, m, width, orders)?, order))
+    });
+    fragments.into_iter().chain(panels).collect()
 }
 
 /// The launch and the arguments of an attention alone.
@@ -208,7 +232,7 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<(LaunchConfig, AttentionD
         v_cache: cache.v_ptr,
         out: call.output,
         fault: queue.fault(),
-        scale: call.scale,
+        scale: call.scores.scale,
         n_heads: heads.n_heads,
         n_kv_heads: heads.n_kv_heads,
         capacity: cache.capacity(),
@@ -216,6 +240,7 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<(LaunchConfig, AttentionD
         n_pages: cache.n_pages,
         rows: call.m,
         work: call.rows.work().map_or(0, |(&work, _)| work),
+        scores: call.scores().into(),
         ..AttentionDecodeArgs::zeroed()
     };
     Some((config, args))
@@ -239,6 +264,10 @@ struct LaunchConfig {
     head_dim: u32,
     /// Of the cache: F32, F16 or Q8_0.
     dtype: DType,
+    /// Whether the scores have more than a scale.
+    scores: bool,
+    /// Most query heads of a block.
+    heads: u32,
 }
 
 impl LaunchConfig {
@@ -253,9 +282,10 @@ impl LaunchConfig {
         let KvSource::Cache { cache: KvCache { dtype, .. }, .. } = call.kv else { return None };
         let (heads, mixed) = (call.heads, call.rows.work().is_some());
         let (clustered, head_dim) = (caps.has_clusters(), heads.head_dim);
-        let parts = heads.n_heads.checked_div(heads.n_kv_heads)?.div_ceil(MAX_GROUP).max(1);
+        let group = heads.n_heads.checked_div(heads.n_kv_heads)?;
+        let parts = group.div_ceil(MAX_GROUP).max(1);
         // Without kernels of their own for a single row and for mixed steps.
-        let odd = !matches!(head_dim, 64 | 128) || dtype == DType::F32;
+        let odd = !matches!(head_dim, 64 | 128 | 256) || dtype == DType::F32;
         let single_row = call.m == 1 && !mixed && !odd && parts == 1;
         let stages = match (dtype, head_dim) {
             _ if odd && mixed => return None,
@@ -299,6 +329,8 @@ impl LaunchConfig {
             rows,
             head_dim,
             dtype,
+            scores: !call.scores().is_plain(),
+            heads: group.div_ceil(parts),
         })
     }
 
@@ -316,6 +348,11 @@ impl LaunchConfig {
         rings.max(partials)
     }
 
+    /// Whether each warp has one query of the block at most, which it keeps for the fused store.
+    fn keeps_queries(self) -> bool {
+        !self.clustered || self.heads <= self.warps
+    }
+
     /// Whether a second kernel combines the blocks of a row and KV head.
     fn combines(self) -> bool {
         !self.clustered && self.splits > 1
@@ -323,16 +360,23 @@ impl LaunchConfig {
 
     /// What the names of the kernels for this type of cache begin with.
     fn name(self) -> &'static str {
-        match self.dtype {
-            DType::Q8_0 => "attention_decode_q8_0",
-            DType::F32 => "attention_decode_f32",
-            _ => "attention_decode",
+        match (self.dtype, self.scores) {
+            (DType::Q8_0, false) => "attention_decode_q8_0",
+            (DType::Q8_0, true) => "attention_decode_q8_0_scores",
+            (DType::F32, false) => "attention_decode_f32",
+            (DType::F32, true) => "attention_decode_f32_scores",
+            (_, false) => "attention_decode",
+            (_, true) => "attention_decode_scores",
         }
     }
 
     /// The kernel file.
     fn file(self) -> &'static str {
-        if matches!(self.head_dim, 64 | 128) { self.name() } else { "attention_decode_odd" }
+        match (self.head_dim, self.scores) {
+            (64 | 128, _) => self.name(),
+            (_, false) => "attention_decode_odd",
+            (_, true) => "attention_decode_odd_scores",
+        }
     }
 
     fn entry(self) -> String {
@@ -367,12 +411,21 @@ fn run(
         args.rotated = queue.scratch((outputs + partials) * size_of::<f32>())?;
         args.partials = args.rotated + (outputs * size_of::<f32>()) as u64;
     }
-    let [q8, f16] =
-        forwarded_forms(queue.caps(), call).map(|form| form.and_then(|form| forwarding.output(&form)));
-    args.out_q8 = q8.unwrap_or(0);
-    if let Some(at) = f16 {
-        let f16 = F16Fragments::at(at, call.m, width);
-        (args.out_f16, args.out_f16_scales) = (f16.fragments, f16.row_scales);
+    for form in forwarded_forms(queue.caps(), call) {
+        let Some(at) = forwarding.output(form.activation()) else { continue };
+        match form {
+            ForwardedForm::Q8(_) => args.out_q8 = at,
+            ForwardedForm::Fragments(_) => {
+                let rows = padded_rows(call.m).unwrap_or(call.m);
+                let f16 = F16Fragments::at(at, rows, width);
+                (args.out_f16, args.out_f16_scales) = (f16.fragments, f16.row_scales);
+            }
+            ForwardedForm::Panels(_, order) => {
+                let rows = f16_panels::padded_rows(call.m).unwrap_or(call.m);
+                (args.out_f16[0], args.out_f16_scales) = (at + f16_panels::after_row_scales(rows), at);
+                (args.panel_rows, args.panel_order) = (rows, order);
+            }
+        }
     }
     let mut launch = Launch::new(config.file(), &entry, blocks, 32 * config.warps)
         .rows(config.rows)
@@ -412,16 +465,21 @@ mod tests {
         let (k_ptr, v_ptr, table_ptr) = (1 << 20, 1 << 21, 1 << 19);
         let cache = KvCache { k_ptr, v_ptr, dtype, n_pages: 64, table_ptr, n_seqs: 64, seq_pages: 8 };
         let kv = KvSource::Cache { cache, positions: 128, sequences: Some(144) };
-        AttentionCall { q: 80, kv, output: 96, m, heads, rows, scale: 1.0, layer: 0 }
+        AttentionCall {
+            q: 80,
+            kv,
+            output: 96,
+            m,
+            heads,
+            rows,
+            scores: 1.0.into(),
+            layer: 0,
+            batch_invariant: false,
+        }
     }
 
-    const H200: Caps = Caps {
-        capability: 90,
-        multiprocessors: 132,
-        shared_bytes: 227 << 10,
-        l2_bytes: 50 << 20,
-        int8_rows: false,
-    };
+    const H200: Caps =
+        Caps { capability: 90, multiprocessors: 132, shared_bytes: 227 << 10, l2_bytes: 50 << 20 };
 
     #[test]
     fn clusters_shrink_with_more_rows() {
@@ -510,6 +568,6 @@ mod tests {
         assert!(!config.single_row && config.rows == 1);
         let config = LaunchConfig::new(H200, &call(512, 8, 128, DType::F16, mixed)).unwrap();
         assert_eq!((config.rows, config.entry().as_str()), (8, "attention_decode_128_mixed"));
-        assert_eq!(forwarded_forms(H200, &call(8, 8, 128, DType::F16, mixed)), [None; 2]);
+        assert!(forwarded_forms(H200, &call(8, 8, 128, DType::F16, mixed)).is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! Prefill attention over an f16 or Q8_0 KV cache on tensor cores: `attention_prefill.cu`, and
-//! `attention_prefill_hopper.cu` for f16 where the device has wgmma.
+//! `attention_prefill_hopper.cu` for f16 where the device has wgmma. Kernels for windows, capping,
+//! temperature and sinks are named `*_scores_*`.
 
 use fulmen_core::{AttentionCall, DType, KvSource};
 
@@ -33,41 +34,57 @@ struct LaunchConfig {
     shared: u32,
 }
 
-fn launch_config(caps: Caps, m: u32, head_dim: u32, dtype: DType) -> LaunchConfig {
+/// `None` if there is no kernel for heads of this size.
+fn launch_config(caps: Caps, m: u32, head_dim: u32, dtype: DType, scores: bool) -> Option<LaunchConfig> {
+    let scores = if scores { "_scores" } else { "" };
+    if head_dim == 256 && dtype == DType::F16 {
+        // Two stages of half as many positions, then the queries.
+        let (stages, queries) = (2 * 2 * (BLOCK_N / 2) * head_dim * 2, 64 * head_dim * 2);
+        return Some(LaunchConfig {
+            file: "attention_prefill",
+            entry: format!("attention_prefill{scores}_256_4"),
+            block_m: 64,
+            threads: 128,
+            shared: stages + queries,
+        });
+    }
+    if !matches!(head_dim, 64 | 128) {
+        return None;
+    }
     if dtype == DType::F16 && caps.has_wgmma() && m >= HOPPER_ROWS {
         // Consumer warpgroups and stages as in `attention_prefill_hopper.cu`; tiles are aligned to 1024.
         let consumers = if head_dim == 64 { 3 } else { 2 };
         let (block_m, tile_bytes) = (64 * consumers, HOPPER_BLOCK_N * head_dim * 2);
         let query_bytes = block_m * head_dim * 2;
         let stages = ((218 * 1024 - query_bytes) / tile_bytes).min(8);
-        return LaunchConfig {
+        return Some(LaunchConfig {
             file: "attention_prefill_hopper",
-            entry: format!("attention_prefill_hopper_{head_dim}"),
+            entry: format!("attention_prefill_hopper{scores}_{head_dim}"),
             block_m,
             threads: 128 * (consumers + 1),
             shared: query_bytes + stages * tile_bytes + 1024,
-        };
+        });
     }
     let warps: u32 = if m >= EIGHT_WARP_ROWS || dtype == DType::Q8_0 { 8 } else { 4 };
     let kernel = if dtype == DType::Q8_0 { "attention_prefill_q8_0" } else { "attention_prefill" };
-    LaunchConfig {
+    Some(LaunchConfig {
         file: "attention_prefill",
-        entry: format!("{kernel}_{head_dim}_{warps}"),
+        entry: format!("{kernel}{scores}_{head_dim}_{warps}"),
         block_m: 16 * warps,
         threads: 32 * warps,
         // Two stages of keys and values in f16.
         shared: 2 * 2 * BLOCK_N * head_dim * 2,
-    }
+    })
 }
 
 /// The kernel of a call and the rows of the batch per block, if these kernels support it.
 fn config_of(caps: Caps, call: &AttentionCall) -> Option<(LaunchConfig, u32)> {
     let KvSource::Cache { cache, .. } = call.kv else { return None };
     let heads = call.heads;
-    if !matches!(heads.head_dim, 64 | 128) {
-        return None;
-    }
-    let config = launch_config(caps, call.m, heads.head_dim, cache.dtype);
+    // A batch-invariant attention has the kernel of many rows.
+    let m = if call.batch_invariant { u32::MAX } else { call.m };
+    let scores = !call.scores().is_plain();
+    let config = launch_config(caps, m, heads.head_dim, cache.dtype, scores)?;
     let group = heads.n_heads.checked_div(heads.n_kv_heads)?;
     let rows = config.block_m.checked_div(group)?;
     let supported = (call.m > MAX_DECODE_ROWS || call.rows.work().is_some())

@@ -21,12 +21,17 @@ kernel_args! {
 }
 
 /// Padded numbers of rows that there are kernels for.
-pub(super) const ROWS: [u32; 2] = [8, 16];
+pub(super) const ROWS: [u32; 3] = [8, 16, 32];
+
+/// `m` rows, padded to what there are kernels for.
+pub(super) fn padded_rows(m: u32) -> Option<u32> {
+    ROWS.into_iter().find(|&rows| rows >= m)
+}
 
 /// K-steps of a chunk: 16 with columns, two with sums of columns.
 const STEPS: u32 = 18;
 
-/// Bytes of a chunk of this many rows: 32 lanes of `rows` bytes in each k-step.
+/// Bytes of a chunk of this many padded rows: `rows` times 32 bytes in each k-step.
 pub(super) const fn chunk_bytes(rows: u32) -> u32 {
     STEPS * 32 * rows
 }
@@ -45,13 +50,13 @@ pub(super) struct F16Fragments {
 }
 
 impl F16Fragments {
-    /// Bytes of `rows` rows of `k` columns.
+    /// Bytes of `rows` padded rows of `k` columns.
     pub(super) fn bytes(rows: u32, k: u32) -> usize {
         let layout = F16Fragments::at(0, rows, k);
         layout.squares as usize + k.div_ceil(K_SLICE) as usize * rows as usize * 4
     }
 
-    /// The layout at an address.
+    /// The layout of `rows` padded rows at an address.
     pub(super) fn at(address: u64, rows: u32, k: u32) -> F16Fragments {
         let in_order = |order: usize| address + (order * Self::order_bytes(rows, k)) as u64;
         let row_scales = in_order(K_ORDERS);
@@ -64,19 +69,21 @@ impl F16Fragments {
         k.div_ceil(K_CHUNK) as usize * chunk_bytes(rows) as usize
     }
 
-    /// The fragments of f32 rows, with row scaling.
-    pub(super) fn scaled(x: u64, rows: u32, width: u32) -> ActivationForm {
-        FormKind::ScaledF16.of(x, [rows, width], Self::bytes(rows, width), None)
+    /// The fragments of `m` f32 rows, with row scaling, if they can be forwarded: only whole chunks, as no
+    /// one writes the padding of a row.
+    pub(super) fn scaled(x: u64, m: u32, width: u32) -> Option<ActivationForm> {
+        Some(FormKind::ScaledF16.of(x, [m, width], Self::forwarded_bytes(m, width)?, None))
     }
 
     /// The fragments that a GEMM forwards: unscaled, and multiplied by the gain of a norm if there is one.
-    pub(super) fn from_matmul(x: u64, rows: u32, width: u32, gamma: Option<u64>) -> ActivationForm {
-        FormKind::MatmulF16.of(x, [rows, width], Self::bytes(rows, width), gamma)
+    /// Under the same condition.
+    pub(super) fn from_matmul(x: u64, m: u32, width: u32, gamma: Option<u64>) -> Option<ActivationForm> {
+        Some(FormKind::MatmulF16.of(x, [m, width], Self::forwarded_bytes(m, width)?, gamma))
     }
 
-    /// Whether an output can be forwarded: only whole rows of whole chunks, as no one writes the padding.
-    pub(super) fn can_forward(rows: u32, width: u32) -> bool {
-        ROWS.contains(&rows) && width > 0 && width.is_multiple_of(K_CHUNK)
+    fn forwarded_bytes(m: u32, width: u32) -> Option<usize> {
+        let rows = padded_rows(m).filter(|_| width > 0 && width.is_multiple_of(K_CHUNK))?;
+        Some(Self::bytes(rows, width))
     }
 }
 

@@ -15,12 +15,15 @@
 
 use fulmen_core::{ActivationForm, BackendError};
 
-use super::small_m::{LaunchGroup, MAX_WEIGHTS, MatmulInput};
+use super::small_m::{LaunchGroup, MatmulInput};
 use super::{Launched, q8_activations};
 use crate::device::Caps;
 use crate::forward::Forwarding;
 use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
+
+/// The most weight matrices of one launch: Q, K, V and the gate of gated attention.
+pub(super) const MAX_WEIGHTS: usize = 4;
 
 const WARPS: u32 = 12;
 const MAX_STAGES: u32 = 2;
@@ -61,7 +64,7 @@ kernel_args! {
         stage_bytes: u32,
         segments: u32,
         stages: u32,
-        unused: u32,
+        gelu: u32,
         weights: [GemvWeight; MAX_WEIGHTS],
     }
 }
@@ -112,11 +115,6 @@ pub(super) fn forwards(
 ) -> bool {
     let configs = configs(caps, input, groups).unwrap_or_default();
     configs.iter().any(|config| config.forwarded_form() == Some(*activation))
-}
-
-/// Lanes that a row of the weights gets, which decide the order of sums, for groups with a configuration.
-pub(super) fn lanes_per_row(caps: Caps, k: u32, group: &LaunchGroup<'_>) -> Option<u32> {
-    Some(stage_config(caps, k, group)?.lanes)
 }
 
 fn stage_config(caps: Caps, k: u32, group: &LaunchGroup<'_>) -> Option<StageConfig> {
@@ -197,7 +195,7 @@ impl GemvConfig {
             stage_bytes,
             segments,
             stages,
-            unused: 0,
+            gelu: group.gelu(),
             weights,
         };
         Some(GemvConfig {
@@ -318,8 +316,12 @@ impl RowPartition {
         let each =
             (least..=MAX_Q8_RESULTS).step_by(32).take_while(|&each| tasks(each) == tasks(least)).last()?;
         let (blocks, tasks_per_warp) = (rows.div_ceil(each), tasks(each));
-        let partition =
-            RowPartition { blocks, rows_per_block: [each, 0, 0], first_format_warps: WARPS, tasks_per_warp };
+        let partition = RowPartition {
+            blocks,
+            rows_per_block: [each, 0, 0, 0],
+            first_format_warps: WARPS,
+            tasks_per_warp,
+        };
         (tasks_per_warp <= self.tasks_per_warp + self.tasks_per_warp / 4).then_some(partition)
     }
 }
@@ -351,7 +353,7 @@ fn launch(
 
 #[cfg(test)]
 mod tests {
-    use fulmen_core::{DType, WeightArg};
+    use fulmen_core::{DType, GateActivation, WeightArg};
 
     use super::super::small_m::Matmul;
     use super::*;
@@ -372,7 +374,8 @@ mod tests {
         };
         let matmuls: Vec<Matmul> = types.iter().map(matmul).collect();
         let first_format = types.iter().filter(|&dtype| *dtype == types[0]).count();
-        let group = LaunchGroup { matmuls: &matmuls, first_format, gate_up };
+        let group =
+            LaunchGroup { matmuls: &matmuls, first_format, gate_up, activation: GateActivation::Silu };
         let ring_bytes = (shared_kib << 10) - STATIC_BYTES - q8_activations::bytes(k) as u32;
         let config = StageConfig::new(132, k, &group, ring_bytes)?;
         let StageConfig { lanes, stage_bytes, segments, max_stages } = config;
@@ -407,16 +410,16 @@ mod tests {
     #[test]
     fn every_row_has_a_block() {
         // Weights, how many have the first format, rows of a task; rows per block, and tasks per warp.
-        type Case = (&'static [(u32, u32)], usize, u32, [u32; 3], u32);
+        type Case = (&'static [(u32, u32)], usize, u32, [u32; MAX_WEIGHTS], u32);
         let table: &[Case] = &[
             // Qwen3-4B: QKV in one format and in two, gate and up, output projection, LM head.
-            (&[(4096, 1440), (1024, 1440), (1024, 1440)], 3, 4, [32, 8, 8], 1),
-            (&[(4096, 1440), (1024, 1440), (1024, 2100)], 2, 4, [32, 8, 8], 1),
-            (&[(9728, 1440)], 1, 2, [74, 0, 0], 4),
-            (&[(2560, 2304)], 1, 1, [20, 0, 0], 2),
-            (&[(151_936, 2100)], 1, 4, [1152, 0, 0], 24),
+            (&[(4096, 1440), (1024, 1440), (1024, 1440)], 3, 4, [32, 8, 8, 0], 1),
+            (&[(4096, 1440), (1024, 1440), (1024, 2100)], 2, 4, [32, 8, 8, 0], 1),
+            (&[(9728, 1440)], 1, 2, [74, 0, 0, 0], 4),
+            (&[(2560, 2304)], 1, 1, [20, 0, 0, 0], 2),
+            (&[(151_936, 2100)], 1, 4, [1152, 0, 0, 0], 24),
             // Fewer rows than warps.
-            (&[(5, 100)], 1, 1, [1, 0, 0], 1),
+            (&[(5, 100)], 1, 1, [1, 0, 0, 0], 1),
         ];
         for &(rows, first, task_rows, each, tasks) in table {
             let partition = RowPartition::new(&weights(rows), first, task_rows, 132);

@@ -64,7 +64,7 @@ kernel_args! {
         splits: u32,
         warps: u32,
         stages: u32,
-        unused: u32,
+        gelu: u32,
         weights: [GemvFloatWeight; MAX_WEIGHTS],
     }
 }
@@ -147,6 +147,7 @@ impl FloatConfig {
             row_bytes,
             n_weights: group.matmuls.len() as u32,
             gate_up: group.gate_up.into(),
+            gelu: group.gelu(),
             segments: row_bytes.div_ceil(SEGMENT_BYTES),
             ..GemvFloatArgs::zeroed()
         };
@@ -247,17 +248,12 @@ impl TaskSplit {
 
 #[cfg(test)]
 mod tests {
-    use fulmen_core::WeightArg;
+    use fulmen_core::{GateActivation, WeightArg};
 
     use super::*;
 
-    const H200: Caps = Caps {
-        capability: 90,
-        multiprocessors: 132,
-        shared_bytes: 227 << 10,
-        l2_bytes: 50 << 20,
-        int8_rows: false,
-    };
+    const H200: Caps =
+        Caps { capability: 90, multiprocessors: 132, shared_bytes: 227 << 10, l2_bytes: 50 << 20 };
 
     fn matmul(dtype: DType, rows: u32) -> Matmul {
         let weight = WeightArg { ptr: 4096, dtype, rows };
@@ -266,7 +262,12 @@ mod tests {
 
     fn config(m: u32, k: u32, dtype: DType, rows: &[u32]) -> Option<FloatConfig> {
         let matmuls: Vec<Matmul> = rows.iter().map(|&rows| matmul(dtype, rows)).collect();
-        let group = LaunchGroup { matmuls: &matmuls, first_format: rows.len(), gate_up: false };
+        let group = LaunchGroup {
+            matmuls: &matmuls,
+            first_format: rows.len(),
+            gate_up: false,
+            activation: GateActivation::Silu,
+        };
         FloatConfig::new(H200, m, k, &group)
     }
 

@@ -42,6 +42,15 @@ struct Matmul {
 const GEMV_ROWS: [u32; 4] = [1, 2, 4, 8];
 
 pub(super) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
+    launch_parts(queue, call, false)
+}
+
+/// By the tiled kernel whatever the number of rows, so that a row gets the same bits in any batch.
+pub(super) fn launch_tiles(queue: &mut Queue, call: &MulMatCall) -> Launched {
+    launch_parts(queue, call, true)
+}
+
+fn launch_parts(queue: &mut Queue, call: &MulMatCall, tiles: bool) -> Launched {
     let mut launched = 0;
     for part in &call.parts {
         let matmul = Matmul {
@@ -53,12 +62,12 @@ pub(super) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
             m: call.m,
             k: call.k,
         };
-        launched += launch_matmul(queue, &matmul)?;
+        launched += launch_matmul(queue, &matmul, tiles)?;
     }
     Ok(launched)
 }
 
-fn launch_matmul(queue: &mut Queue, matmul: &Matmul) -> Launched {
+fn launch_matmul(queue: &mut Queue, matmul: &Matmul, tiles: bool) -> Launched {
     let Matmul { x, weight, bias, residual, out, m, k } = *matmul;
     let n = weight.rows;
     if m == 0 || n == 0 {
@@ -76,7 +85,7 @@ fn launch_matmul(queue: &mut Queue, matmul: &Matmul) -> Launched {
         aligned: if k.is_multiple_of(4) { wide(&[x]) } else { 0 },
     };
     let name = type_name(weight.dtype);
-    match GEMV_ROWS.into_iter().find(|&rows| m <= rows) {
+    match GEMV_ROWS.into_iter().find(|&rows| m <= rows && !tiles) {
         Some(rows) => {
             let entry = format!("matmul_generic_{name}_rows{rows}");
             let blocks = queue.blocks(&entry, n.div_ceil(4).into())?;

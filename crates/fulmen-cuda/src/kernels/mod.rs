@@ -8,18 +8,27 @@ pub(crate) mod advance;
 pub(crate) mod argmax;
 pub(crate) mod attention;
 pub(crate) mod attention_decode;
+mod attention_generic;
 mod attention_prefill;
+mod attention_scores;
 mod catalog;
+pub(crate) mod causal_conv;
 pub(crate) mod copy;
+pub(crate) mod delta_net_step;
 pub(crate) mod elementwise;
 pub(crate) mod embed;
 mod even_split;
+mod expert_gemm;
+mod expert_gemv;
+mod expert_generic;
+pub(crate) mod experts;
 mod f16_fragments;
 mod f16_panels;
+pub(crate) mod gated_delta_chunks;
+pub(crate) mod gated_delta_rule;
 pub(crate) mod gather_tokens;
 mod gemm;
 mod gemm_mixed_input;
-mod gemm_q8;
 mod gemm_small_m;
 mod gemv;
 mod gemv_float;
@@ -30,13 +39,18 @@ pub(crate) mod mask_logits;
 pub(crate) mod matmul;
 mod matmul_generic;
 mod pack_f16_fragments;
+mod pack_row;
 pub(crate) mod penalize;
 mod q8_activations;
-mod q8_rows;
+mod recurrent;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod rope_store;
+pub(crate) mod route;
+pub(crate) mod router;
+mod routing;
 pub(crate) mod sample;
+pub(crate) mod sigmoid_gate;
 pub(crate) mod small_m;
 pub(crate) mod softmax;
 
@@ -80,6 +94,9 @@ fn type_name(dtype: DType) -> &'static str {
         DType::Q5_K => "q5_k",
         DType::Q6_K => "q6_k",
         DType::Q8_K => "q8_k",
+        DType::MXFP4 => "mxfp4",
+        DType::IQ4_NL => "iq4_nl",
+        DType::IQ4_XS => "iq4_xs",
         DType::U32 => "u32",
     }
 }

@@ -5,6 +5,7 @@ use fulmen_core::BackendError;
 
 use super::at_row;
 use super::f16_fragments::{F16Fragments, K_CHUNK, K_ORDERS};
+use super::pack_row::{PackRowArgs, PanelTarget};
 use super::small_m::MatmulInput;
 use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
@@ -14,15 +15,9 @@ kernel_args! {
 
     struct PackF16FragmentsArgs {
         x: DevicePtr,
-        gamma: DevicePtr,
-        normed: DevicePtr,
-        packed: [DevicePtr; K_ORDERS],
-        row_scales: DevicePtr,
-        epsilon: f32,
+        row: PackRowArgs,
         k: u32,
         m: u32,
-        panel_rows: u32,
-        panel_orders: [u32; K_ORDERS],
     }
 }
 
@@ -44,19 +39,11 @@ pub(super) fn launch(
     for order in orders {
         packed[order] = to.fragments[order];
     }
-    let args = PackF16FragmentsArgs { packed, row_scales: to.row_scales, ..args(input, first_row, m) };
+    let mut args = args(input, first_row, m);
+    (args.row.packed, args.row.row_scales) = (packed, to.row_scales);
     let entry = format!("pack_f16_fragments_rows{rows}");
     queue.launch(&Launch::new("pack_f16_fragments", &entry, 1, threads(input.k)).rows(rows), &args)?;
     Ok(())
-}
-
-/// Where [`launch_panels`] packs to: panels of `rows` padded rows in up to two orders, given as address and
-/// order, and a scale for each row.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PanelTarget {
-    pub(super) panels: [(u64, u32); K_ORDERS],
-    pub(super) row_scales: u64,
-    pub(super) rows: u32,
 }
 
 /// Packs the input as panels (`f16_panels.cuh`).
@@ -65,13 +52,8 @@ pub(super) fn launch_panels(
     input: &MatmulInput,
     to: &PanelTarget,
 ) -> Result<(), BackendError> {
-    let args = PackF16FragmentsArgs {
-        packed: to.panels.map(|(address, _)| address),
-        panel_orders: to.panels.map(|(_, order)| order),
-        panel_rows: to.rows,
-        row_scales: to.row_scales,
-        ..args(input, 0, input.m)
-    };
+    let mut args = args(input, 0, input.m);
+    args.row = args.row.panels(to);
     let launch = Launch::new("pack_f16_fragments", "pack_f16_panels", 1, threads(input.k)).rows(input.m);
     queue.launch(&launch, &args)?;
     Ok(())
@@ -80,18 +62,9 @@ pub(super) fn launch_panels(
 /// What both layouts share.
 fn args(input: &MatmulInput, first_row: u32, m: u32) -> PackF16FragmentsArgs {
     let (k, norm) = (input.k, input.norm);
-    PackF16FragmentsArgs {
-        x: at_row(norm.map_or(input.x, |norm| norm.input), first_row, k),
-        gamma: norm.map_or(0, |norm| norm.gamma),
-        normed: at_row(norm.map_or(0, |norm| norm.output), first_row, k),
-        packed: [0; K_ORDERS],
-        row_scales: 0,
-        epsilon: norm.map_or(0.0, |norm| norm.epsilon),
-        k,
-        m,
-        panel_rows: 0,
-        panel_orders: [0; K_ORDERS],
-    }
+    let mut row = PackRowArgs::new(norm);
+    row.normed = at_row(row.normed, first_row, k);
+    PackF16FragmentsArgs { x: at_row(norm.map_or(input.x, |norm| norm.input), first_row, k), row, k, m }
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! An engine with a small model: many requests give the tokens of running alone, launched and replayed.
 
+use fulmen_core::DType;
 use fulmen_engine::EngineOptions;
 
-use crate::engine_scenario::{Storm, prefix_hits_change_nothing, small_model};
+use crate::engine_scenario::{Reference, Storm, prefix_hits_change_nothing, small_model};
 use crate::gpu;
 
 #[test]
 fn a_storm_gives_the_tokens_of_running_alone() {
     let Some(gpu) = gpu() else { return };
-    for (recipe, near_tie) in [("f16", 2e-2), ("q8_0", 1e-1), ("q4_k_m", 2e-1)] {
+    for recipe in ["f16", "q8_0", "q4_k_m"] {
         for eager in [false, true] {
             let model = small_model(recipe, Box::new(gpu.dispatcher()));
             let options = EngineOptions {
@@ -18,11 +19,33 @@ fn a_storm_gives_the_tokens_of_running_alone() {
                 eager,
                 ..EngineOptions::default()
             };
-            let storm = Storm { requests: 100, max_tokens: 24, sampled: false, options, seed: 8, near_tie };
-            let stats = storm.run(&model);
+            let storm = Storm { requests: 100, max_tokens: 24, sampled: false, options, seed: 8 };
+            let stats = storm.near(&model, &Reference::new(recipe));
             let preempted = stats.dropped > 0 && stats.cancelled > 0;
             assert!(preempted && stats.prefix_cache.hits > 5, "{recipe}: {stats:?}");
         }
+    }
+}
+
+#[test]
+fn a_storm_gives_equal_bits_in_batch_invariant_mode() {
+    let Some(gpu) = gpu() else { return };
+    let kinds = [("q8_0", DType::F16), ("q4_k_m", DType::F16), ("q4_k_m", DType::Q8_0), ("f16", DType::F32)];
+    for (recipe, cache) in kinds {
+        let model = small_model(recipe, Box::new(gpu.dispatcher()));
+        let options = EngineOptions {
+            context: 512,
+            max_sequences: 8,
+            pages: 14,
+            batch_invariant: true,
+            cache,
+            ..EngineOptions::default()
+        };
+        prefix_hits_change_nothing(&model, &options, 0.0);
+        let storm = Storm { requests: 200, max_tokens: 24, sampled: true, options, seed: 3 };
+        let stats = storm.equal_bits(&model);
+        let preempted = stats.dropped > 0 && stats.cancelled > 0;
+        assert!(preempted && stats.prefix_cache.hits > 5, "{recipe}, {cache}: {stats:?}");
     }
 }
 

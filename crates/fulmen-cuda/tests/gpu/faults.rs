@@ -69,8 +69,17 @@ fn pages_that_are_not_in_the_pool_are_reported_and_not_written() {
         cuda.dispatch_kv_store(&store).unwrap();
         reported(&mut cuda, &format!("the page of row {} is 3, but there are only 3", m - 1));
         let kv = KvSource::Cache { cache, positions, sequences: None };
-        let attention =
-            AttentionCall { q, kv, output, m, heads, rows: AttentionRows::Any, scale: 0.1, layer: 0 };
+        let attention = AttentionCall {
+            q,
+            kv,
+            output,
+            m,
+            heads,
+            rows: AttentionRows::Any,
+            scores: 0.1.into(),
+            layer: 0,
+            batch_invariant: false,
+        };
         cuda.dispatch_attention(&attention).unwrap();
         let error = cuda.synchronize().unwrap_err().to_string();
         assert!(error.starts_with("the page of row") && error.ends_with("is 3, but there are only 3"));

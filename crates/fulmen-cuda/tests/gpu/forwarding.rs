@@ -142,7 +142,7 @@ fn check(cuda: &mut CudaDispatcher, graph: &LogicalGraph, data: &DataSet, allowe
 fn kernels(capability: u32, m: u32) -> Option<usize> {
     let all = match m {
         1 => 4,
-        8 | 16 => 5,
+        2..=32 => 5,
         _ => 8,
     };
     (capability >= 90).then_some(all)
@@ -161,7 +161,7 @@ fn layers_with_values_of_any_magnitude_are_correct() {
         (DType::Q8_0, DType::Q8_0),
         (DType::Q4_0, DType::Q8_0),
     ] {
-        for m in [7, 8, 13, 16] {
+        for m in [7, 8, 13, 16, 29] {
             for gain in [1.0, 1e3, 1e-4] {
                 for scales in [&mixed[..0], &mixed, &[(1, f32::NAN)], &[(4, 1e6)], &[(4, 1e-8)]] {
                     let layer = Layer { m, attended: 512, hidden: 768, inner: 1280, dtype, values, gain };
@@ -183,7 +183,14 @@ fn layers_with_values_of_any_magnitude_are_correct() {
 fn a_layer_of_a_real_model_is_correct() {
     let Some(gpu) = gpu() else { return };
     let (dtype, values) = (DType::Q4_K, DType::Q6_K);
-    for (m, scales) in [(16, &[][..]), (8, &[]), (16, &[(3, 1e6), (9, 1e-8)])] {
+    for (m, scales) in [
+        (16, &[][..]),
+        (8, &[]),
+        (3, &[]),
+        (32, &[]),
+        (16, &[(3, 1e6), (9, 1e-8)]),
+        (30, &[(3, 1e6), (29, 1e-8)]),
+    ] {
         // A new dispatcher, so that scratch memory has to grow.
         let mut cuda = gpu.dispatcher();
         let layer = Layer { m, attended: 4096, hidden: 2560, inner: 9728, dtype, values, gain: 1.0 };
@@ -222,7 +229,7 @@ fn forwarded_activations_are_used_with_their_gain_only() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     const WIDTH: u32 = 512;
-    for m in [8, 16] {
+    for m in [2, 8, 16, 32] {
         let mut b = GraphBuilder::new();
         let x = b.input("x", m, WIDTH).unwrap();
         let mut weight = |name: &str| b.weight(name, DType::Q4_K, WIDTH, WIDTH).unwrap();

@@ -10,11 +10,12 @@ mod engine_scenario;
 mod example;
 mod faults;
 mod forwarding;
-#[path = "../../../fulmen-model/tests/greedy/mod.rs"]
+#[path = "../../../fulmen-engine/tests/greedy/mod.rs"]
 mod greedy;
 mod lost;
 mod memory;
 mod model;
+mod nccl;
 mod replay;
 mod runs;
 mod threads;

@@ -2,61 +2,52 @@
 
 use std::collections::VecDeque;
 
-use fulmen_core::sampling::{Penalties, SampleState};
-use fulmen_core::{
-    Backend, BackendError, KV_PAGE, NO_PAGE, PrefillChunk, ReadTicket, attention_work, pages_of,
-};
-use fulmen_model::arch::{GraphSpec, Step, names};
-use fulmen_model::{Model, ModelError};
+use fulmen_core::{BackendError, ReadTicket};
+use fulmen_model::ModelError;
 
-use super::logit_edits::{EditBuffers, RowEdits};
-use super::options::{EngineOptions, pool};
-use super::programs::{Compiled, ProgramKey, Programs, out_of_memory};
-use super::row_block::RowArrays;
-use super::sampling::{SlotSampling, refused, sampled};
-use super::transfers::{HostPages, LayerPool};
+use super::logit_edits::RowEdits;
+use super::options::{EngineOptions, graph_spec};
+use super::programs::{OutputNeeds, ProgramKey, ProgramModes, out_of_memory};
+use super::reads::{LOG_PROBS_WIDTH, Reads};
+use super::row_arrays::row_arrays;
+use super::sampling::{RowResults, SlotSampling, refused, sampled};
+use super::stage::{DeviceStage, DrawnToken, StageRun, StageSizes};
+use super::state_positions::StatePositions;
+use crate::Model;
 use crate::driver::{StepDevice, Ticket};
 use crate::error::{DeviceLost, LaunchError};
+use crate::ranks::Workers;
 use crate::scheduler::SchedulerConfig;
-use crate::step::{LogitsRow, NO_SLOT, Prologue, StepOutput, StepPlan, TableEdit};
+use crate::step::{LogitsRow, StepOutput, StepPlan};
 
 /// A step whose results were not read.
-struct Pending {
-    ticket: Ticket,
+pub(super) struct Pending {
+    pub(super) ticket: Ticket,
     logits: Vec<LogitsRow>,
-    /// The drawn tokens; a word that nobody looks at if there are none.
-    drawn: ReadTicket,
-    /// Where log-probabilities are wanted: the logits of the rows with these numbers.
-    reads: Vec<(usize, ReadTicket)>,
+    /// Slots and positions of the tokens that it draws. Empty when the first of several devices has them.
+    drawn_at: Vec<(u32, u32)>,
+    reads: Reads,
 }
 
-/// Runs the steps of an engine on the device of a model.
+/// Runs the steps of an engine on the devices of a model.
 ///
 /// All memory is allocated when it is made: KV pages, page tables, histories, the arena of the largest
-/// program. Programs are made when they are first needed.
+/// program. Programs are made when they are first needed. With several devices, the rows of a step run on one
+/// after the other.
 pub struct ModelDevice {
-    model: Model,
+    pub(super) model: Model,
     /// Slots of sequences. One more is that of inactive rows.
     slots: u32,
     context: u32,
     vocabulary: u32,
-    allocations: Vec<u64>,
-    layers: Vec<LayerPool>,
-    history: u64,
-    table: u64,
-    /// The page table as the device has it, and its columns.
-    pages: Vec<u32>,
-    columns: usize,
-    host: HostPages,
+    /// One for each stage of the model's placement.
+    stages: Vec<DeviceStage>,
     sampling: Vec<SlotSampling>,
-    edits: EditBuffers,
-    programs: Programs,
-    pending: VecDeque<Pending>,
+    states: Option<StatePositions>,
+    pub(super) pending: VecDeque<Pending>,
     launches: u64,
-    batch_invariant: bool,
-    /// Transfers of a failed launch that have run, so that the next launch, which gets them again, leaves
-    /// them out.
-    transferred: usize,
+    /// The devices of the other ranks, if this is that of rank 0.
+    pub(super) followers: Option<Workers<ModelDevice>>,
 }
 
 impl ModelDevice {
@@ -77,111 +68,55 @@ impl ModelDevice {
         options: &EngineOptions,
         config: &SchedulerConfig,
     ) -> Result<ModelDevice, ModelError> {
-        let (slots, context) = (config.max_sequences, config.context);
+        let device = ModelDevice::on_rank(model, options, config);
+        let mut device = device.map_err(|error| model.error_of_rank_0(error))?;
+        device.followers = device.start_followers(options, config)?;
+        Ok(device)
+    }
+
+    /// The device of one rank.
+    pub(super) fn on_rank(
+        model: &Model,
+        options: &EngineOptions,
+        config: &SchedulerConfig,
+    ) -> Result<ModelDevice, ModelError> {
+        let (slots, context, vocabulary) = (config.max_sequences, config.context, config.vocabulary);
         let [group] = config.groups[..] else {
             let found = format!("{} groups", config.groups.len());
             let (what, expected) = ("the groups of layers", "one of full attention".to_owned());
             return Err(ModelError::Option { what, expected, found });
         };
-        // The last page is that of inactive rows.
-        let spec = GraphSpec {
-            step: Step::Mixed { rows: 1, chunks: 0, results: None },
-            cache: options.cache,
-            sequences: slots.saturating_add(1),
-            capacity: context,
-            pages: group.pages.saturating_add(1),
-        };
+        let spec = graph_spec(options.cache, slots, context, group.pages);
+        let modes = ProgramModes { eager: options.eager, batch_invariant: config.batch_invariant };
+        let (max_rows, host_pages) = (config.max_rows(), group.host_pages);
+        let sizes = StageSizes { slots, context, vocabulary, max_rows, host_pages };
+        let stages = 0..model.placement().stages().len();
         let mut device = ModelDevice {
             model: model.clone(),
             slots,
             context,
-            vocabulary: config.vocabulary,
-            allocations: Vec::new(),
-            layers: Vec::new(),
-            history: 0,
-            table: 0,
-            pages: vec![NO_PAGE; (slots as usize + 1) * pages_of(context) as usize],
-            columns: pages_of(context) as usize,
-            host: HostPages::new(group.host_pages),
+            vocabulary,
+            stages: stages.map(|stage| DeviceStage::new(model, stage, spec, sizes, modes)).collect(),
             sampling: vec![SlotSampling::default(); slots as usize],
-            edits: EditBuffers::default(),
-            programs: Programs::new(spec, model.weights().clone(), (0, 0), (0, 0), options.eager),
+            states: model.config().delta_net.map(|_| StatePositions::new(slots)),
             pending: VecDeque::new(),
             launches: 0,
-            batch_invariant: config.batch_invariant,
-            transferred: 0,
+            followers: None,
         };
-        device.check_invariance()?;
         // On failure the device is dropped, which frees what was allocated.
-        device.allocate(&spec, config.max_rows(), options)?;
+        for stage in &mut device.stages {
+            stage.allocate(model, &spec, options)?;
+            if modes.batch_invariant {
+                // Not every backend can: better an error now than one of each request.
+                stage.make(model, ProgramKey::new(1, 1, 1, OutputNeeds::default()))?;
+            }
+        }
         Ok(device)
     }
 
-    /// Fails if rows should have the same bits in any batch, and the backend cannot do that.
-    fn check_invariance(&self) -> Result<(), ModelError> {
-        let (invariant, backend) = self.model.with_device(|device| {
-            let invariant = !self.batch_invariant || device.set_batch_invariant(true);
-            device.set_batch_invariant(false);
-            (invariant, device.backend())
-        });
-        if invariant {
-            return Ok(());
-        }
-        Err(ModelError::Option {
-            what: "batch_invariant",
-            expected: "a device with batch-invariant kernels".to_owned(),
-            found: format!("{backend}, which has none"),
-        })
-    }
-
-    fn allocate(
-        &mut self,
-        spec: &GraphSpec,
-        max_rows: u32,
-        options: &EngineOptions,
-    ) -> Result<(), ModelError> {
-        let model = self.model.clone();
-        let layouts = pool(model.config(), options.cache)?.layers;
-        let max_outputs = self.slots.min(max_rows);
-        let (arena, rows) = Programs::memory(&model, spec, max_rows, max_outputs)?;
-        let [edits, masks] = EditBuffers::bytes(max_outputs.next_power_of_two(), self.vocabulary);
-        let mut bindings = model.weights().clone();
-        let inactive = self.pages.len() - self.columns;
-        self.pages[inactive] = spec.pages - 1;
-        model.with_device(|device| {
-            let mut alloc = |device: &mut dyn Backend, bytes: usize| {
-                let ptr = device.alloc(bytes.max(1))?;
-                self.allocations.push(ptr);
-                Ok::<u64, BackendError>(ptr)
-            };
-            for (number, layout) in (0..).zip(layouts) {
-                let bytes = layout.bytes().saturating_mul(spec.pages as usize);
-                let (k, v) = (alloc(device, bytes)?, alloc(device, bytes)?);
-                let name = names::cache(number);
-                bindings.set(&format!("{name}.k"), k);
-                bindings.set(&format!("{name}.v"), v);
-                self.layers.push(LayerPool { k, v, layout });
-            }
-            self.table = alloc(device, 4 * self.pages.len())?;
-            let line = 4 * self.context as usize;
-            self.history = alloc(device, line * spec.sequences as usize)?;
-            let (arena, rows) = ((alloc(device, arena)?, arena), (alloc(device, rows)?, rows));
-            self.edits = EditBuffers::new([alloc(device, edits)?, alloc(device, masks)?], self.vocabulary);
-            device.write(self.table, bytemuck::cast_slice(&self.pages))?;
-            // Inactive rows embed token 0.
-            device.write(self.history + (line * self.slots as usize) as u64, &vec![0; line])?;
-            bindings.set(names::PAGES, self.table);
-            bindings.set(names::HISTORY, self.history);
-            self.edits.bind(&mut bindings);
-            self.programs = Programs::new(*spec, bindings, arena, rows, options.eager);
-            Ok(())
-        })
-    }
-
-    /// Bytes of the KV pages of all layers.
+    /// Bytes of the KV pages of all layers; of several ranks, on rank 0.
     pub fn cache_bytes(&self) -> u64 {
-        let layers = self.layers.iter().map(|layer| 2 * layer.layout.bytes() as u64);
-        layers.sum::<u64>() * u64::from(self.programs.pages())
+        self.stages.iter().map(DeviceStage::cache_bytes).sum()
     }
 
     /// What is wrong with a plan that this device cannot run.
@@ -196,6 +131,9 @@ impl ModelDevice {
             if row.slot >= self.slots || row.position >= self.context {
                 return Err(failed(format!("{row:?} of {} slots of {}", self.slots, self.context)));
             }
+        }
+        if let Some(states) = &self.states {
+            states.check(rows)?;
         }
         let outside = |setup: &&crate::step::SlotSetup| setup.history.len() > self.context as usize;
         if let Some(setup) = plan.prologue.slots.iter().find(outside) {
@@ -218,74 +156,6 @@ impl ModelDevice {
         Ok(())
     }
 
-    fn run_prologue(&mut self, device: &mut dyn Backend, prologue: &Prologue) -> Result<(), BackendError> {
-        for &transfer in prologue.transfers.iter().skip(self.transferred) {
-            self.host.run(device, &self.layers, transfer)?;
-            self.transferred += 1;
-        }
-        for setup in &prologue.slots {
-            let line = u64::from(setup.slot) * u64::from(self.context);
-            device.write(self.history + 4 * line, bytemuck::cast_slice(&setup.history))?;
-        }
-        self.edit_table(device, &prologue.table)
-    }
-
-    /// Changes page tables: one write from the first to the last change of each slot.
-    fn edit_table(&mut self, device: &mut dyn Backend, edits: &[TableEdit]) -> Result<(), BackendError> {
-        let mut changed: Vec<usize> = Vec::with_capacity(edits.len());
-        for edit in edits {
-            let (column, value) = (edit.index as usize, edit.slot);
-            if edit.slot >= self.slots || column >= self.columns {
-                let limit = self.slots;
-                return Err(BackendError::Index { what: "the slot of a page", row: column, value, limit });
-            }
-            let at = edit.slot as usize * self.columns + column;
-            self.pages[at] = edit.page.0;
-            changed.push(at);
-        }
-        changed.sort_unstable();
-        for run in changed.chunk_by(|a, b| a / self.columns == b / self.columns) {
-            let (Some(&first), Some(&last)) = (run.first(), run.last()) else { continue };
-            let words = &self.pages[first..=last];
-            device.write(self.table + 4 * first as u64, bytemuck::cast_slice(words))?;
-        }
-        Ok(())
-    }
-
-    /// The arrays of a step for a program of `key`.
-    fn arrays(&self, plan: &StepPlan, key: ProgramKey) -> Result<RowArrays, ModelError> {
-        // Inactive rows are those of a slot of their own. They are in no chunk, so that attention leaves them
-        // out; in a step without chunks they are like decode rows.
-        let rows = || (0..).zip(&plan.rows.slots);
-        let place = |(row, &slot): (u32, &u32)| match slot {
-            NO_SLOT => (row.wrapping_sub(plan.rows.active) % KV_PAGE, self.slots),
-            slot => (plan.rows.positions[row as usize], slot),
-        };
-        let mut arrays = RowArrays {
-            positions: rows().map(|row| place(row).0).collect(),
-            slots: rows().map(|row| place(row).1).collect(),
-            work: work_list(plan, key.chunks)?,
-            ..RowArrays::default()
-        };
-        for logits in plan.logits.iter().filter_map(|logits| plan.rows.get(logits.row).zip(Some(logits.row)))
-        {
-            let (row, number) = logits;
-            let sampling = &self.sampling[row.slot as usize];
-            arrays.output_rows.push(number);
-            arrays.output_positions.push(row.position);
-            arrays.output_slots.push(row.slot);
-            arrays.sampling.push(sampling.state(row.position));
-            arrays.penalties.push(sampling.penalties());
-        }
-        let outputs = key.outputs as usize;
-        arrays.output_rows.resize(outputs, 0);
-        arrays.output_positions.resize(outputs, 0);
-        arrays.output_slots.resize(outputs, self.slots);
-        arrays.sampling.resize(outputs, SampleState::greedy());
-        arrays.penalties.resize(outputs, Penalties::NONE);
-        Ok(arrays)
-    }
-
     /// The logit biases and token masks of the output rows, if a row has some.
     fn row_edits(&self, plan: &StepPlan) -> Option<Vec<RowEdits>> {
         let row_edits = |logits: &LogitsRow| {
@@ -297,34 +167,92 @@ impl ModelDevice {
         rows.iter().any(|row| row.mask.is_some() || !row.biases.is_empty()).then_some(rows)
     }
 
-    fn start(&mut self, device: &mut dyn Backend, plan: &StepPlan) -> Result<Pending, ModelError> {
+    pub(super) fn start(&mut self, plan: &StepPlan) -> Result<Pending, ModelError> {
         for setup in &plan.prologue.slots {
             if let Some(slot) = self.sampling.get_mut(setup.slot as usize) {
                 *slot = SlotSampling::new(&setup.sampling, self.vocabulary);
             }
         }
         let slots = plan.logits.iter().filter_map(|logits| plan.rows.get(logits.row));
-        let penalize = slots.into_iter().any(|row| self.sampling[row.slot as usize].penalizes());
         let edits = self.row_edits(plan);
-        let (chunks, outputs) = (plan.chunks.len() as u32, plan.logits.len() as u32);
-        let key = ProgramKey::new(plan.bucket, chunks, outputs, penalize, edits.is_some());
+        let needs = OutputNeeds {
+            penalize: slots.into_iter().any(|row| self.sampling[row.slot as usize].penalizes()),
+            edited: edits.is_some(),
+            log_probs: plan.logits.iter().any(|logits| logits.logprobs.is_some()),
+            hidden: plan.logits.iter().any(|logits| logits.hidden),
+        };
+        let (mut chunks, outputs) = (plan.chunks.len() as u32, plan.logits.len() as u32);
+        if self.stages.iter().any(|stage| stage.modes().batch_invariant) {
+            // Decode rows run by the same kernels with chunks and without.
+            chunks = chunks.max(1);
+        }
+        let key = ProgramKey::new(plan.bucket, chunks, outputs, needs);
         let model = self.model.clone();
         // First what needs memory, so that nothing has run if there is none.
-        self.programs.make(&model, device, key)?;
-        self.run_prologue(device, &plan.prologue)?;
-        let arrays = self.arrays(plan, key)?;
-        let rows = self.programs.rows_ptr();
-        let compiled = self.programs.made(key)?;
-        device.write(rows, &compiled.block.pack(&arrays))?;
-        if let Some(mut edits) = edits {
-            edits.resize(key.outputs as usize, RowEdits::default());
-            self.edits.write(device, &edits)?;
+        for stage in &mut self.stages {
+            stage.make(&model, key)?;
         }
-        compiled.run(device)?;
-        let (drawn, reads) = start_reads(device, compiled, plan, self.vocabulary, self.history)?;
-        self.transferred = 0;
+        self.append_drawn()?;
+        for stage in &mut self.stages {
+            stage.run_prologue(&model, &plan.prologue)?;
+        }
+        let reads = self.run(plan, key, edits)?;
+        self.stages.iter_mut().for_each(DeviceStage::launched);
         self.launches += 1;
-        Ok(Pending { ticket: Ticket(self.launches), logits: plan.logits.clone(), drawn, reads })
+        let places = plan.logits.iter().filter_map(|logits| plan.rows.get(logits.row));
+        let last = self.context.saturating_sub(1);
+        let drawn_at = places.map(|row| (row.slot, row.position.saturating_add(1).min(last))).collect();
+        Ok(Pending { ticket: Ticket(self.launches), logits: plan.logits.clone(), drawn_at, reads })
+    }
+
+    /// Runs the rows of a step on each device, and starts to read the results.
+    fn run(
+        &mut self,
+        plan: &StepPlan,
+        key: ProgramKey,
+        mut edits: Option<Vec<RowEdits>>,
+    ) -> Result<Reads, ModelError> {
+        let ModelDevice { model, stages, sampling, slots, .. } = self;
+        let width = model.config().hidden as usize;
+        let mut hidden: Option<Vec<u8>> = None;
+        for stage in stages {
+            let run = StageRun { key, hidden: hidden.as_deref(), edits: None };
+            let arrays = |key| row_arrays(plan, key, *slots, sampling);
+            if stage.stage().is_last() {
+                let (run, anything) = (StageRun { edits: edits.take(), ..run }, stage.table());
+                return stage.run(model, run, arrays, |device, compiled| {
+                    Reads::start(device, compiled, (key, plan.logits.len()), width, anything)
+                });
+            }
+            let output = stage.run(model, run, arrays, |device, compiled| {
+                device.start_read(compiled.stage_output, 4 * width * key.rows as usize)
+            })?;
+            hidden = Some(output.wait()?);
+        }
+        Err(ModelError::Without { what: "stage that computes results" })
+    }
+
+    /// With several devices: gives the first one the tokens that steps in flight have drawn, because it
+    /// embeds them. A single device has them already.
+    fn append_drawn(&mut self) -> Result<(), BackendError> {
+        if self.stages.len() < 2 {
+            return Ok(());
+        }
+        for pending in self.pending.iter_mut().filter(|pending| !pending.drawn_at.is_empty()) {
+            let ticket = std::mem::replace(&mut pending.reads.drawn, ReadTicket::ready(Vec::new()));
+            let drawn = ticket.wait()?;
+            let tokens = drawn_tokens(&pending.drawn_at, &drawn);
+            pending.reads.drawn = ReadTicket::ready(drawn);
+            self.stages.iter().try_for_each(|stage| stage.append(&self.model, &tokens))?;
+            pending.drawn_at.clear();
+        }
+        Ok(())
+    }
+
+    /// Waits for all devices of this rank.
+    pub(super) fn synchronize_rank(&self) -> Result<(), BackendError> {
+        let stages = 0..self.stages.len();
+        stages.into_iter().try_for_each(|stage| self.model.with_stage(stage, |device| device.synchronize()))
     }
 
     fn take(&mut self, ticket: Ticket) -> Result<Pending, DeviceLost> {
@@ -337,21 +265,50 @@ impl ModelDevice {
         }
     }
 
+    /// Waits for the results of a step on this rank.
+    pub(super) fn complete(&mut self, pending: Pending) -> Result<StepOutput, ModelError> {
+        let Pending { logits, drawn_at, reads: Reads { drawn, beside }, .. } = pending;
+        // Without the lock: other threads may use the device meanwhile.
+        let drawn = drawn.wait()?;
+        if self.stages.len() > 1 {
+            let tokens = drawn_tokens(&drawn_at, &drawn);
+            self.stages.iter().try_for_each(|stage| stage.append(&self.model, &tokens))?;
+        }
+        let mut results = [const { Vec::new() }; 3];
+        for (result, read) in results.iter_mut().zip(beside) {
+            if let Some(read) = read {
+                *result = read.wait()?;
+            }
+        }
+        self.finish(&logits, &drawn, results)
+    }
+
     fn finish(
         &mut self,
         logits: &[LogitsRow],
         drawn: &[u8],
-        rows: Vec<(usize, Vec<u8>)>,
+        beside: [Vec<u8>; 3],
     ) -> Result<StepOutput, ModelError> {
-        self.host.settle()?;
+        self.stages.iter_mut().try_for_each(DeviceStage::settle)?;
         self.model.check_unchanged()?;
         let tokens: Vec<u32> = bytemuck::pod_collect_to_vec(drawn);
-        let mut rows = rows.into_iter().peekable();
+        if tokens.len() < logits.len() {
+            // They were on their way when a launch failed.
+            return Err(ModelError::Without { what: "drawn tokens any more" });
+        }
+        let [log_probs, log_prob_tokens, hidden] = beside;
+        let log_probs: Vec<f32> = bytemuck::pod_collect_to_vec(&log_probs);
+        let log_prob_tokens: Vec<u32> = bytemuck::pod_collect_to_vec(&log_prob_tokens);
+        let hidden: Vec<f32> = bytemuck::pod_collect_to_vec(&hidden);
+        let width = self.model.config().hidden as usize;
         let mut output = StepOutput::default();
         for (number, (row, &token)) in logits.iter().zip(&tokens).enumerate() {
-            let values = rows.next_if(|(at, _)| *at == number);
-            let values: Option<Vec<f32>> = values.map(|(_, bytes)| bytemuck::pod_collect_to_vec(&bytes));
-            output.sampled.push(sampled(row, token, values.as_deref()).unwrap_or_else(|fault| {
+            let results = RowResults {
+                log_probs: row_of(&log_probs, number, LOG_PROBS_WIDTH),
+                tokens: row_of(&log_prob_tokens, number, LOG_PROBS_WIDTH),
+                hidden: row_of(&hidden, number, width),
+            };
+            output.sampled.push(sampled(row, token, results).unwrap_or_else(|fault| {
                 output.faults.push(fault);
                 crate::step::Sampled::token(token)
             }));
@@ -360,41 +317,16 @@ impl ModelDevice {
     }
 }
 
-/// Which rows decode and which are prefill chunks, for a program of up to `max_chunks` of them.
-fn work_list(plan: &StepPlan, max_chunks: u32) -> Result<Vec<u32>, ModelError> {
-    let chunk = |chunk: &crate::step::PrefillChunk| PrefillChunk {
-        first_row: chunk.rows.start,
-        rows: chunk.rows.end.saturating_sub(chunk.rows.start),
-        sequence: chunk.slot,
-        first_position: chunk.position,
-    };
-    let chunks: Vec<PrefillChunk> = plan.chunks.iter().map(chunk).collect();
-    attention_work(plan.decode_rows, &chunks, max_chunks).map_err(|problem| ModelError::Option {
-        what: "the prefill chunks of a step",
-        expected: format!("at most {max_chunks} in order"),
-        found: problem.to_string(),
-    })
+/// The tokens that a step has drawn, with their slots and positions.
+fn drawn_tokens(places: &[(u32, u32)], drawn: &[u8]) -> Vec<DrawnToken> {
+    let tokens: Vec<u32> = bytemuck::pod_collect_to_vec(drawn);
+    let of = |(&(slot, position), token)| DrawnToken { slot, position, token };
+    places.iter().zip(tokens).map(of).collect()
 }
 
-/// Starts to read the drawn tokens, and the logits of rows with log-probabilities.
-fn start_reads(
-    device: &mut dyn Backend,
-    compiled: &Compiled,
-    plan: &StepPlan,
-    vocabulary: u32,
-    history: u64,
-) -> Result<(ReadTicket, Vec<(usize, ReadTicket)>), BackendError> {
-    if plan.logits.is_empty() {
-        // A step without results: a word that arrives when it is done.
-        return Ok((device.start_read(history, 4)?, Vec::new()));
-    }
-    let row_bytes = 4 * vocabulary as usize;
-    let mut reads = Vec::new();
-    for (number, _) in plan.logits.iter().enumerate().filter(|(_, logits)| logits.logprobs.is_some()) {
-        let at = compiled.logits + (number * row_bytes) as u64;
-        reads.push((number, device.start_read(at, row_bytes)?));
-    }
-    Ok((device.start_read(compiled.drawn, 4 * plan.logits.len())?, reads))
+/// A row of a matrix; empty if the matrix is.
+fn row_of<T>(values: &[T], row: usize, width: usize) -> &[T] {
+    values.get(row * width..(row + 1) * width).unwrap_or_default()
 }
 
 fn failed(reason: String) -> LaunchError {
@@ -408,27 +340,19 @@ fn lost(error: impl std::fmt::Display) -> DeviceLost {
 impl StepDevice for ModelDevice {
     fn launch(&mut self, plan: &StepPlan) -> Result<Ticket, LaunchError> {
         self.check(plan)?;
-        let model = self.model.clone();
-        let started = model.with_device(|device| {
-            if self.batch_invariant {
-                device.set_batch_invariant(true);
+        let launched = self.launch_on_ranks(plan);
+        if let Some(states) = &mut self.states {
+            // Where memory is short, nothing has run.
+            match &launched {
+                Err(error) if out_of_memory(error) => {}
+                launched => states.ran(&plan.rows, launched.is_ok()),
             }
-            let started = self.start(device, plan);
-            // Sessions of the model may use the device next.
-            if self.batch_invariant {
-                device.set_batch_invariant(false);
-            }
-            started
-        });
-        match started {
-            Ok(pending) => {
-                let ticket = pending.ticket;
-                self.pending.push_back(pending);
-                Ok(ticket)
-            }
+        }
+        match launched {
+            Ok(ticket) => Ok(ticket),
             Err(error) if out_of_memory(&error) => Err(LaunchError::OutOfMemory(error.to_string())),
             // A device that is gone fails again.
-            Err(error) => match self.model.with_device(|device| device.synchronize()) {
+            Err(error) => match self.synchronize_ranks() {
                 Ok(()) => Err(failed(error.to_string())),
                 Err(_) => Err(LaunchError::Lost(lost(error))),
             },
@@ -436,24 +360,20 @@ impl StepDevice for ModelDevice {
     }
 
     fn wait(&mut self, ticket: Ticket) -> Result<StepOutput, DeviceLost> {
-        let Pending { logits, drawn, reads, .. } = self.take(ticket)?;
-        // Without the lock: other threads may use the device meanwhile.
-        let drawn = drawn.wait().map_err(lost)?;
-        let rows = reads.into_iter().map(|(number, read)| Ok((number, read.wait()?)));
-        let rows: Vec<_> = rows.collect::<Result<_, BackendError>>().map_err(lost)?;
-        self.finish(&logits, &drawn, rows).map_err(lost)
+        let pending = self.take(ticket)?;
+        self.complete_on_ranks(pending).map_err(lost)
     }
 
     fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, DeviceLost> {
         let Some(pending) = self.pending.front_mut().filter(|pending| pending.ticket == ticket) else {
             return self.wait(ticket).map(Some);
         };
-        // The tokens are read last: when they are there, so are the logits.
-        match pending.drawn.try_take() {
+        // The tokens are read last: when they are there, so is the rest.
+        match pending.reads.drawn.try_take() {
             None => Ok(None),
             Some(Err(error)) => Err(lost(error)),
             Some(Ok(bytes)) => {
-                pending.drawn = ReadTicket::ready(bytes);
+                pending.reads.drawn = ReadTicket::ready(bytes);
                 self.wait(ticket).map(Some)
             }
         }
@@ -463,14 +383,7 @@ impl StepDevice for ModelDevice {
 impl Drop for ModelDevice {
     fn drop(&mut self) {
         self.pending.clear();
-        let model = self.model.clone();
-        model.with_device(|device| {
-            self.programs.release(device);
-            for ptr in self.allocations.drain(..) {
-                // There is no caller to report an error to.
-                let _ = device.free(ptr);
-            }
-        });
+        self.stages.iter_mut().for_each(|stage| stage.release(&self.model));
     }
 }
 

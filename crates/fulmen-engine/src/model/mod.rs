@@ -13,6 +13,10 @@
 //!   something that nobody reads.
 //! - **Programs** are made when a bucket is first used, share one arena, and are captured where the device
 //!   can. What describes the rows is one block of memory, written by one upload.
+//! - **Several devices** run the rows of a step one after the other, each its own layers, with KV pages of
+//!   its own under the same page numbers. Hidden states go from one to the next, and the drawn tokens back to
+//!   the first, so that a step is launched when the tokens of the one before are there.
+//! - **Ranks** of tensor parallelism run every step together, each with its own pages of its own heads.
 //! - **Random numbers** depend on the seed and the position alone: a sequence that was preempted goes on as
 //!   it would have.
 
@@ -20,8 +24,13 @@ mod device;
 mod logit_edits;
 mod options;
 mod programs;
+mod ranks;
+mod reads;
+mod row_arrays;
 mod row_block;
 mod sampling;
+mod stage;
+mod state_positions;
 mod text;
 mod transfers;
 
@@ -32,8 +41,9 @@ pub use text::{TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
 
 use std::sync::Arc;
 
-use fulmen_model::{Model, ModelError};
+use fulmen_model::ModelError;
 
+use crate::Model;
 use crate::engine::Engine;
 use crate::error::EngineError;
 

@@ -1,9 +1,12 @@
 //! Options of an engine for a model, and the configuration that follows from them.
 
-use fulmen_core::{DType, KvPool, PageLayout, pages_of};
-use fulmen_model::arch::Config;
-use fulmen_model::{Model, ModelError};
+use fulmen_core::{DType, KvPool, PageLayout, Plan, pages_of};
+use fulmen_model::ModelError;
+use fulmen_model::arch::{Config, GraphSpec, Stage, Step};
 
+use super::logit_edits::EditBuffers;
+use super::programs::Programs;
+use crate::Model;
 use crate::pages::GroupConfig;
 use crate::prefix_cache::Namespace;
 use crate::scheduler::{PreemptionMode, SchedulerConfig};
@@ -15,8 +18,8 @@ pub struct EngineOptions {
     pub context: u32,
     /// Sequences that run at the same time; others wait.
     pub max_sequences: u32,
-    /// Bytes for KV pages on the device; 0 for what all sequences need, at most three quarters of the memory
-    /// that is free. At least one sequence of the whole context is always there.
+    /// Bytes for KV pages, on all devices together; 0 for what all sequences need, at most three quarters of
+    /// the memory that is free on each device. At least one sequence of the whole context is always there.
     pub memory: u64,
     /// KV pages of 128 positions; 0 to let `memory` decide.
     pub pages: u32,
@@ -26,9 +29,11 @@ pub struct EngineOptions {
     pub max_rows: u32,
     /// The largest number of prefill rows beside decode rows; 0 for a fifth of `max_rows`.
     pub prefill_rows: u32,
-    /// Whether pages are kept for prompts with the same beginning.
+    /// Whether pages are kept for prompts with the same beginning. Not those of models with a recurrent
+    /// state, of which there are no snapshots.
     pub prefix_cache: bool,
-    /// Bytes on the host for the pages of preempted sequences; 0 to compute them again.
+    /// Bytes on the host for the pages of preempted sequences; 0 to compute them again, as those of models
+    /// with a recurrent state always are.
     pub host_memory: u64,
     /// Whether a request gives the same bits alone and in any batch.
     pub batch_invariant: bool,
@@ -76,27 +81,28 @@ impl EngineOptions {
     /// The configuration of the scheduler for a model.
     pub fn scheduler(&self, model: &Model) -> Result<SchedulerConfig, ModelError> {
         let config = model.config();
-        let context = match self.context {
-            0 => config.context.min(EngineOptions::DEFAULT_CONTEXT),
-            asked if asked > config.context => {
-                return Err(ModelError::Context { asked, limit: config.context });
-            }
-            asked => asked,
-        };
+        let context = self.resolved_context(config)?;
         at_least("max_sequences", self.max_sequences, 1)?;
-        let (preferred, available) =
-            model.with_device(|device| (device.prefill_chunk(), device.available_bytes()));
-        let mut max_rows = if self.max_rows == 0 { preferred.clamp(1, MAX_ROWS) } else { self.max_rows };
-        max_rows = max_rows.max(self.max_sequences);
-        let beside_decode = max_rows.div_ceil(PREFILL_SHARE);
-        let mut prefill_rows = if self.prefill_rows == 0 { beside_decode } else { self.prefill_rows };
-        if self.batch_invariant {
-            max_rows = max_rows.max(self.max_sequences - 1 + fulmen_core::KV_PAGE);
-            prefill_rows = prefill_rows.max(fulmen_core::KV_PAGE);
+        let ranks = model.followers().map_or_else(Vec::new, |(_, models)| models);
+        let ranks: Vec<&Model> = std::iter::once(model).chain(&ranks).collect();
+        let devices = 0..model.placement().stages().len();
+        let devices = ranks.iter().flat_map(|rank| devices.clone().map(move |stage| (rank, stage)));
+        let preferred =
+            devices.map(|(rank, stage)| rank.with_stage(stage, |device| device.prefill_chunk())).min();
+        let (max_rows, prefill_rows) = self.rows(preferred.unwrap_or(1));
+        let pool = pool(config, self.cache, Stage::whole(config.layers))?;
+        let mut pages = self.wanted_pages(&pool, context);
+        if self.pages == 0 {
+            for rank in ranks {
+                pages = pages.min(self.pages_of_rank(rank, context, max_rows)?);
+            }
+            // At least one sequence, or nothing can run.
+            pages = pages.max(pages_of(context));
         }
-        let pool = pool(config, self.cache)?;
-        let pages = self.pages(&pool, context, available);
-        let host_pages = pool.pages_in(usize::try_from(self.host_memory).unwrap_or(usize::MAX));
+        // Pages alone do not resume a sequence with a recurrent state: it is computed again.
+        let recurrent = config.delta_net.is_some();
+        let host_memory = if recurrent { 0 } else { self.host_memory };
+        let host_pages = pool.pages_in(usize::try_from(host_memory).unwrap_or(usize::MAX));
         let group = GroupConfig { host_pages, ..GroupConfig::full(pages) };
         let preemption = if host_pages > 0 { PreemptionMode::Swap } else { PreemptionMode::Recompute };
         Ok(SchedulerConfig {
@@ -107,27 +113,135 @@ impl EngineOptions {
             prefill_rows,
             queue_limit: self.queue_limit,
             preemption,
-            prefix_cache: self.prefix_cache,
+            prefix_cache: self.prefix_cache && !recurrent,
             namespace: Namespace { model: "".into(), cache_type: self.cache.to_string().into() },
             batch_invariant: self.batch_invariant,
             ..SchedulerConfig::new(config.vocabulary, context, pages)
         })
     }
 
-    fn pages(&self, pool: &KvPool, context: u32, available: Option<u64>) -> u32 {
-        if self.pages > 0 {
-            return self.pages;
+    /// KV pages that fit every device of a rank.
+    fn pages_of_rank(&self, rank: &Model, context: u32, max_rows: u32) -> Result<u32, ModelError> {
+        let (config, mut pages) = (rank.rank_config(), u32::MAX);
+        for (number, &stage) in rank.placement().stages().iter().enumerate() {
+            let plan = |spec: &GraphSpec| rank.plan(spec);
+            let beside = self.memory_beside_pages(plan, (stage, config), context, max_rows)?;
+            let available = rank.with_stage(number, |device| device.available_bytes());
+            pages = pages.min(self.fitting_pages(config, stage, available, beside)?);
         }
-        let sequence = pages_of(context);
-        let bytes = match self.memory {
-            0 => available.map_or(UNKNOWN_MEMORY, |bytes| bytes / 4 * 3),
-            asked => asked,
+        Ok(pages)
+    }
+
+    fn resolved_context(&self, config: &Config) -> Result<u32, ModelError> {
+        match self.context {
+            0 => Ok(config.context.min(EngineOptions::DEFAULT_CONTEXT)),
+            asked if asked > config.context => Err(ModelError::Context { asked, limit: config.context }),
+            asked => Ok(asked),
+        }
+    }
+
+    /// Bytes that a stage needs beside its weights on a device that prefers so many rows of a prefill and has
+    /// so many bytes available: see [`FitFor::Engine`](crate::FitFor::Engine).
+    pub(crate) fn stage_bytes(
+        &self,
+        config: &Config,
+        plan: impl Fn(&GraphSpec) -> Result<Plan, ModelError>,
+        stage: Stage,
+        preferred: u32,
+        available: u64,
+    ) -> Result<u64, ModelError> {
+        let context = self.resolved_context(config)?;
+        at_least("max_sequences", self.max_sequences, 1)?;
+        let (rows, _) = self.rows(preferred);
+        let beside = self.memory_beside_pages(plan, (stage, config), context, rows)?;
+        let page = pool(config, self.cache, stage)?.page_bytes() as u64;
+        let bytes = |pages: u32| page.saturating_mul(u64::from(pages) + 1);
+        let whole = pool(config, self.cache, Stage::whole(config.layers))?;
+        let wanted = bytes(self.wanted_pages(&whole, context));
+        let kept = if self.pages > 0 || self.memory > 0 { wanted } else { wanted.min(available / 4) };
+        Ok(beside.saturating_add(kept.max(bytes(pages_of(context)))))
+    }
+
+    /// The most rows of a step, and of its prefill chunks, if a device prefers so many.
+    fn rows(&self, preferred: u32) -> (u32, u32) {
+        let mut max_rows = if self.max_rows == 0 { preferred.clamp(1, MAX_ROWS) } else { self.max_rows };
+        max_rows = max_rows.max(self.max_sequences);
+        let beside_decode = max_rows.div_ceil(PREFILL_SHARE);
+        let mut prefill_rows = if self.prefill_rows == 0 { beside_decode } else { self.prefill_rows };
+        if self.batch_invariant {
+            max_rows = max_rows.max(self.max_sequences - 1 + fulmen_core::KV_PAGE);
+            prefill_rows = prefill_rows.max(fulmen_core::KV_PAGE);
+        }
+        (max_rows, prefill_rows)
+    }
+
+    /// KV pages that were asked for, or that all sequences need.
+    fn wanted_pages(&self, pool: &KvPool, context: u32) -> u32 {
+        match (self.pages, self.memory) {
+            (0, 0) => {
+                // Admission keeps a page free for each sequence that runs.
+                pages_of(context).saturating_add(1).saturating_mul(self.max_sequences)
+            }
+            (0, memory) => pool.pages_in(usize::try_from(memory).unwrap_or(usize::MAX)),
+            (pages, _) => pages,
+        }
+    }
+
+    /// Bytes that a stage needs beside its weights and KV pages: the arena of the largest program, rows, page
+    /// tables, histories, masks, recurrent states.
+    fn memory_beside_pages(
+        &self,
+        plan: impl Fn(&GraphSpec) -> Result<Plan, ModelError>,
+        (stage, config): (Stage, &Config),
+        context: u32,
+        max_rows: u32,
+    ) -> Result<u64, ModelError> {
+        let spec = graph_spec(self.cache, self.max_sequences, context, 1);
+        let outputs = self.max_sequences.min(max_rows);
+        let (arena, rows) = Programs::memory(plan, (stage, &spec), max_rows, outputs)?;
+        let edits = EditBuffers::bytes(outputs.next_power_of_two(), config.vocabulary).iter().sum::<usize>();
+        // The page table is smaller than the history.
+        let history = 4 * (self.max_sequences as usize + 1) * context as usize;
+        let states = config.state_bytes(stage).saturating_mul(u64::from(self.max_sequences) + 1);
+        Ok(((arena + rows + edits + 2 * history) as u64).saturating_add(states))
+    }
+
+    /// KV pages of a stage that fit a device with so many bytes available, of which it needs `beside` for
+    /// something else. What was asked for in bytes is not limited.
+    fn fitting_pages(
+        &self,
+        config: &Config,
+        stage: Stage,
+        available: Option<u64>,
+        beside: u64,
+    ) -> Result<u32, ModelError> {
+        if self.memory > 0 {
+            return Ok(u32::MAX);
+        }
+        let bytes = match available {
+            None => UNKNOWN_MEMORY,
+            Some(bytes) => (bytes / 4 * 3).min(bytes.saturating_sub(beside)),
         };
-        let fit = pool.pages_in(usize::try_from(bytes).unwrap_or(usize::MAX));
-        // Admission keeps a page free for each sequence that runs.
-        let with_reserve = sequence.saturating_add(1).saturating_mul(self.max_sequences);
-        let wanted = if self.memory == 0 { with_reserve } else { u32::MAX };
-        wanted.min(fit).max(sequence)
+        let pool = pool(config, self.cache, stage)?;
+        if pool.layers.is_empty() {
+            return Ok(u32::MAX);
+        }
+        // One more is that of inactive rows.
+        let pages = pool.pages_in(usize::try_from(bytes).unwrap_or(usize::MAX));
+        Ok(if available.is_some() { pages.saturating_sub(1) } else { pages })
+    }
+}
+
+/// The graphs of an engine with so many slots and KV pages, but for their step.
+pub(super) fn graph_spec(cache: DType, slots: u32, context: u32, pages: u32) -> GraphSpec {
+    GraphSpec {
+        step: Step::Mixed { rows: 1, chunks: 0, results: None },
+        cache,
+        // The last slot and the last page are those of inactive rows.
+        sequences: slots.saturating_add(1),
+        capacity: context,
+        pages: pages.saturating_add(1),
+        stage: None,
     }
 }
 
@@ -140,14 +254,14 @@ fn at_least(what: &'static str, got: u32, least: u32) -> Result<(), ModelError> 
     }
 }
 
-/// The KV pages of a model, without their number.
-pub(super) fn pool(config: &Config, cache: DType) -> Result<KvPool, ModelError> {
+/// The KV pages of a stage of a model, without their number.
+pub(super) fn pool(config: &Config, cache: DType, stage: Stage) -> Result<KvPool, ModelError> {
     let layout = PageLayout::new(cache, config.heads).map_err(|problem| ModelError::Option {
         what: "the type of the KV cache",
         expected: "F16, Q8_0 or F32".to_owned(),
         found: problem.to_string(),
     })?;
-    Ok(KvPool { layers: vec![layout; config.layers as usize], n_pages: 0 })
+    Ok(KvPool { layers: vec![layout; config.cached_layers(stage).count()], n_pages: 0 })
 }
 
 /// Row counts that programs are made for: four in each power of two, so that at most a fifth of the rows of a

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
-use fulmen_core::{Backend, BackendError, Bindings, BoundGraph, ExecError, ReplayId, timeline};
-use fulmen_model::arch::{GraphSpec, Results, Step, names};
-use fulmen_model::{Model, ModelError};
+use fulmen_core::sampling::MAX_TOP_LOGPROBS;
+use fulmen_core::{Backend, BackendError, Bindings, BoundGraph, ExecError, Plan, ReplayId, timeline};
+use fulmen_model::ModelError;
+use fulmen_model::arch::{Beside, GraphSpec, Results, Stage, Step, names};
 
 use super::row_block::RowBlock;
+use crate::Model;
 
 /// Programs that are kept; the least recently used is dropped first.
 const MAX_PROGRAMS: usize = 96;
@@ -28,12 +30,29 @@ pub(super) struct ProgramKey {
     pub(super) penalize: bool,
     /// Whether logits have biases or token masks.
     pub(super) edited: bool,
+    /// Whether log-probabilities and hidden states are outputs.
+    pub(super) log_probs: bool,
+    pub(super) hidden: bool,
+}
+
+/// What the output rows of a step need.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OutputNeeds {
+    pub(super) penalize: bool,
+    pub(super) edited: bool,
+    pub(super) log_probs: bool,
+    pub(super) hidden: bool,
+}
+
+impl OutputNeeds {
+    /// Everything: what takes the most memory.
+    const ALL: OutputNeeds = OutputNeeds { penalize: true, edited: true, log_probs: true, hidden: true };
 }
 
 impl ProgramKey {
     /// The program for `rows` rows, `chunks` of them prefill chunks, of which `outputs` have results: at most
     /// twice as many output rows.
-    pub(super) fn new(rows: u32, chunks: u32, outputs: u32, penalize: bool, edited: bool) -> ProgramKey {
+    pub(super) fn new(rows: u32, chunks: u32, outputs: u32, needs: OutputNeeds) -> ProgramKey {
         let chunks = match chunks {
             0 => 0,
             1..=FEW_CHUNKS => FEW_CHUNKS.min(rows),
@@ -43,15 +62,35 @@ impl ProgramKey {
             0 => 0,
             wanted => wanted.next_power_of_two().min(rows),
         };
-        let drawn = outputs > 0;
-        ProgramKey { rows, chunks, outputs, penalize: penalize && drawn, edited: edited && drawn }
+        let needs = if outputs > 0 { needs } else { OutputNeeds::default() };
+        ProgramKey::exactly(rows, chunks, outputs, needs)
+    }
+
+    /// The key of a program without results: that of a stage that does not end with the last layer.
+    fn without_outputs(self) -> ProgramKey {
+        ProgramKey::exactly(self.rows, self.chunks, 0, OutputNeeds::default())
+    }
+
+    fn exactly(rows: u32, chunks: u32, outputs: u32, needs: OutputNeeds) -> ProgramKey {
+        let OutputNeeds { penalize, edited, log_probs, hidden } = needs;
+        ProgramKey { rows, chunks, outputs, penalize, edited, log_probs, hidden }
     }
 
     fn step(self) -> Step {
-        let ProgramKey { rows, chunks, outputs, penalize, edited: mask } = self;
-        let results = (outputs > 0).then_some((outputs, Results::Draw { penalize, mask }));
+        let ProgramKey { rows, chunks, outputs, penalize, edited: mask, log_probs, hidden } = self;
+        let beside = Beside { log_probs: log_probs.then_some(MAX_TOP_LOGPROBS), hidden };
+        let results = (outputs > 0).then_some((outputs, Results::Draw { penalize, mask, beside }));
         Step::Mixed { rows, chunks, results }
     }
+}
+
+/// How all programs of a device are made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProgramModes {
+    /// Whether programs are never captured.
+    pub(super) eager: bool,
+    /// Whether a row gets the same bits in any program.
+    pub(super) batch_invariant: bool,
 }
 
 /// A program of a bucket.
@@ -62,9 +101,14 @@ pub(super) struct Compiled {
     replay: Option<ReplayId>,
     /// Whether capturing was tried.
     captured: bool,
-    /// Where the drawn tokens and the logits lie.
+    /// Where the results lie.
     pub(super) drawn: u64,
-    pub(super) logits: u64,
+    pub(super) log_probs: u64,
+    pub(super) log_prob_tokens: u64,
+    pub(super) hidden: u64,
+    /// Where the hidden states come in and go out, if the program is that of one stage of several.
+    pub(super) stage_input: u64,
+    pub(super) stage_output: u64,
     uses: u64,
     last_use: u64,
 }
@@ -91,45 +135,62 @@ impl Compiled {
     }
 }
 
-/// The programs of a device.
+/// The programs of a stage of a model.
 pub(super) struct Programs {
+    stage: Stage,
+    /// That of any step, but for the step itself.
     spec: GraphSpec,
     /// Weights and states, but for the block of rows.
     bindings: Bindings,
     arena: (u64, usize),
     rows: (u64, usize),
-    eager: bool,
+    modes: ProgramModes,
     compiled: HashMap<ProgramKey, Compiled>,
     clock: u64,
 }
 
 impl Programs {
     /// The bytes of the arena and of the block of rows that programs up to `max_rows` rows with up to
-    /// `max_outputs` output rows need.
+    /// `max_outputs` output rows need. `plan` is the memory plan of what the stage runs of a step.
     pub(super) fn memory(
-        model: &Model,
-        spec: &GraphSpec,
+        plan: impl Fn(&GraphSpec) -> Result<Plan, ModelError>,
+        (stage, spec): (Stage, &GraphSpec),
         max_rows: u32,
         max_outputs: u32,
     ) -> Result<(usize, usize), ModelError> {
         let mut arena = 0;
         for key in [
-            ProgramKey { rows: max_rows, chunks: 1, outputs: max_outputs, penalize: true, edited: true },
-            ProgramKey { rows: max_outputs, chunks: 0, outputs: max_outputs, penalize: true, edited: true },
+            ProgramKey::exactly(max_rows, 1, max_outputs, OutputNeeds::ALL),
+            ProgramKey::exactly(max_outputs, 0, max_outputs, OutputNeeds::ALL),
         ] {
-            arena = arena.max(model.plan(&GraphSpec { step: key.step(), ..*spec })?.arena_bytes);
+            arena = arena.max(plan(&GraphSpec { step: key.step(), ..*spec }.on(stage))?.arena_bytes);
         }
         Ok((arena.max(1), RowBlock::new(max_rows, max_rows, max_outputs).bytes()))
     }
 
+    /// The key of the program that the stage runs of a step.
+    pub(super) fn key(&self, key: ProgramKey) -> ProgramKey {
+        if self.stage.is_last() { key } else { key.without_outputs() }
+    }
+
     pub(super) fn new(
-        spec: GraphSpec,
+        (stage, spec): (Stage, GraphSpec),
         bindings: Bindings,
         arena: (u64, usize),
         rows: (u64, usize),
-        eager: bool,
+        modes: ProgramModes,
     ) -> Programs {
-        Programs { spec, bindings, arena, rows, eager, compiled: HashMap::new(), clock: 0 }
+        Programs { stage, spec, bindings, arena, rows, modes, compiled: HashMap::new(), clock: 0 }
+    }
+
+    /// How programs are made.
+    pub(super) fn modes(&self) -> ProgramModes {
+        self.modes
+    }
+
+    /// The stage that they are for.
+    pub(super) fn stage(&self) -> Stage {
+        self.stage
     }
 
     /// KV pages of the pool.
@@ -161,7 +222,7 @@ impl Programs {
             }
             self.compiled.insert(key, built?);
         }
-        let (clock, eager) = (self.clock, self.eager);
+        let (clock, eager) = (self.clock, self.modes.eager);
         let Some(compiled) = self.compiled.get_mut(&key) else { return Ok(()) };
         (compiled.uses, compiled.last_use) = (compiled.uses + 1, clock);
         if !compiled.captured && !eager && (compiled.uses >= CAPTURE_AT || device.captures_for_free()) {
@@ -184,7 +245,8 @@ impl Programs {
         key: ProgramKey,
     ) -> Result<Compiled, ModelError> {
         let block = RowBlock::new(key.rows, key.chunks, key.outputs);
-        let plan = model.plan(&GraphSpec { step: key.step(), ..self.spec })?;
+        let plan = model.plan(&GraphSpec { step: key.step(), ..self.spec }.on(self.stage))?;
+        let plan = Plan { batch_invariant: self.modes.batch_invariant, ..plan };
         if block.bytes() > self.rows.1 {
             let (needed, available) = (block.bytes() as u64, Some(self.rows.1 as u64));
             return Err(BackendError::OutOfMemory { needed, available }.into());
@@ -201,7 +263,9 @@ impl Programs {
             }),
         })?;
         let address = |name| bound.find(name).map_or(0, |tensor| bound.address(tensor));
-        let (drawn, logits) = (address(names::DRAWN), address(names::LOGITS));
+        let outputs = [names::DRAWN, names::LOG_PROBS, names::LOG_PROB_TOKENS, names::HIDDEN];
+        let [drawn, log_probs, log_prob_tokens, hidden] = outputs.map(address);
+        let [stage_input, stage_output] = [names::STAGE_INPUT, names::STAGE_OUTPUT].map(address);
         Ok(Compiled {
             bound,
             own_arena,
@@ -209,7 +273,11 @@ impl Programs {
             replay: None,
             captured: false,
             drawn,
-            logits,
+            log_probs,
+            log_prob_tokens,
+            hidden,
+            stage_input,
+            stage_output,
             uses: 0,
             last_use: 0,
         })
@@ -235,6 +303,9 @@ fn is_out_of_memory(built: &Result<Compiled, ModelError>) -> bool {
 /// Whether an error says that memory is short.
 pub(super) fn out_of_memory(error: &ModelError) -> bool {
     use BackendError::OutOfMemory;
+    if let ModelError::Rank { source, .. } = error {
+        return out_of_memory(source);
+    }
     matches!(
         error,
         ModelError::Backend(OutOfMemory { .. })

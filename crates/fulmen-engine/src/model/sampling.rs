@@ -1,9 +1,9 @@
 //! From logits to tokens: the sampling states of rows, and what is made of their results.
 
-use fulmen_core::sampling::{LogitEdits, NO_TOKEN, Penalties, SampleState};
-use fulmen_model::Sampling;
+use fulmen_core::sampling::{LogitEdits, MAX_TOP_LOGPROBS, NO_TOKEN, Penalties, SampleState};
 use fulmen_model::arch::MIXED_LOGIT_BIASES;
 
+use crate::Sampling;
 use crate::request::SamplingParams;
 use crate::step::{LogitsRow, RowFault, Sampled};
 
@@ -64,36 +64,41 @@ impl SlotSampling {
     }
 }
 
-/// What is wrong with the token mask of a row.
+/// What is wrong with what a row asks for.
 pub(super) fn refused(logits: &LogitsRow, vocabulary: u32) -> Option<String> {
+    if let Some(top) = logits.logprobs.filter(|&top| u32::from(top) > MAX_TOP_LOGPROBS) {
+        return Some(format!("log-probabilities of {top} tokens; at most {MAX_TOP_LOGPROBS} can be had"));
+    }
     let (words, expected) = (logits.mask.as_ref()?.0.len(), vocabulary.div_ceil(32) as usize);
     let wrong = words != expected;
     wrong.then(|| format!("the token mask has {words} words; {vocabulary} tokens need {expected}"))
 }
 
-/// The result of a row from its token and, where log-probabilities are wanted, its logits.
-pub(super) fn sampled(row: &LogitsRow, token: u32, logits: Option<&[f32]>) -> Result<Sampled, RowFault> {
+/// What a step has computed beside the token of a row; empty where it was not wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RowResults<'a> {
+    /// Log-probabilities, of the token and of the most likely ones.
+    pub(super) log_probs: &'a [f32],
+    /// Whose they are.
+    pub(super) tokens: &'a [u32],
+    pub(super) hidden: &'a [f32],
+}
+
+/// The result of a row.
+pub(super) fn sampled(row: &LogitsRow, token: u32, results: RowResults<'_>) -> Result<Sampled, RowFault> {
     if token == NO_TOKEN {
         let reason = "the logits have no finite maximum".to_owned();
         return Err(RowFault { row: row.row, reason });
     }
-    let (Some(top), Some(logits)) = (row.logprobs, logits) else { return Ok(Sampled::token(token)) };
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
-    let normalizer = f64::from(largest) + sum.ln();
-    let logprob = |token: u32| {
-        logits.get(token as usize).map_or(f32::NEG_INFINITY, |&logit| (f64::from(logit) - normalizer) as f32)
+    let hidden = if row.hidden { results.hidden.to_vec() } else { Vec::new() };
+    let (Some(top), [logprob, values @ ..], [_, tokens @ ..]) =
+        (row.logprobs, results.log_probs, results.tokens)
+    else {
+        return Ok(Sampled { hidden, ..Sampled::token(token) });
     };
-    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-    let top = usize::from(top).min(order.len());
-    let by_logit = |&a: &u32, &b: &u32| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b));
-    if top > 0 && top < order.len() {
-        order.select_nth_unstable_by(top - 1, by_logit);
-    }
-    order.truncate(top);
-    order.sort_unstable_by(by_logit);
-    let top = order.into_iter().map(|token| (token, logprob(token))).collect();
-    Ok(Sampled { token, logprob: Some(logprob(token)), top })
+    let top = tokens.iter().copied().zip(values.iter().copied()).take(top.into());
+    let top = top.take_while(|&(token, _)| token != NO_TOKEN).collect();
+    Ok(Sampled { token, logprob: Some(*logprob), top, hidden })
 }
 
 #[cfg(test)]
@@ -101,25 +106,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_probabilities_are_those_of_the_softmax() {
-        let row = LogitsRow { row: 3, sample: true, logprobs: Some(2), mask: None };
-        let logits = [1.0, 3.0, f32::NEG_INFINITY, 3.0, 0.0];
-        let found = sampled(&row, 0, Some(&logits)).unwrap();
-        let sum: f64 = [1f64, 3.0, 3.0, 0.0].iter().map(|logit| logit.exp()).sum();
-        let expected = |logit: f64| (logit - sum.ln()) as f32;
-        assert_eq!((found.token, found.logprob), (0, Some(expected(1.0))));
-        assert_eq!(found.top, [(1, expected(3.0)), (3, expected(3.0))]);
-        let none = LogitsRow { logprobs: None, ..row.clone() };
-        assert_eq!(sampled(&none, 4, Some(&logits)).unwrap(), Sampled::token(4));
-        let all = LogitsRow { logprobs: Some(9), ..row.clone() };
-        assert_eq!(sampled(&all, 4, Some(&logits)).unwrap().top.len(), 5);
-        assert_eq!(sampled(&row, NO_TOKEN, None).unwrap_err().row, 3);
+    fn rows_get_what_they_asked_for() {
+        let row = LogitsRow { row: 3, sample: true, logprobs: Some(2), hidden: true, mask: None };
+        let results =
+            RowResults { log_probs: &[-3.0, -0.5, -1.0, -2.0], tokens: &[4, 1, 3, 0], hidden: &[0.25, -1.0] };
+        let expected = Sampled {
+            token: 4,
+            logprob: Some(-3.0),
+            top: vec![(1, -0.5), (3, -1.0)],
+            hidden: vec![0.25, -1.0],
+        };
+        assert_eq!(sampled(&row, 4, results).unwrap(), expected);
+        let none = LogitsRow { logprobs: None, hidden: false, ..row.clone() };
+        assert_eq!(sampled(&none, 4, results).unwrap(), Sampled::token(4));
+        // A vocabulary of two tokens.
+        let few = RowResults { tokens: &[0, 1, 0, NO_TOKEN], ..results };
+        let all = LogitsRow { logprobs: Some(20), ..row.clone() };
+        assert_eq!(sampled(&all, 0, few).unwrap().top, [(1, -0.5), (0, -1.0)]);
+        assert_eq!(sampled(&row, NO_TOKEN, results).unwrap_err().row, 3);
+        let many = LogitsRow { logprobs: Some(21), ..row };
+        assert!(refused(&many, 70).unwrap().contains("of 21 tokens; at most 20"));
     }
 
     #[test]
     fn masks_must_fit_the_vocabulary() {
         let mask = |tokens| Some(crate::step::TokenMask::new(tokens, |_| true));
-        let row = |mask| LogitsRow { row: 0, sample: true, logprobs: None, mask };
+        let row = |mask| LogitsRow { row: 0, sample: true, logprobs: None, hidden: false, mask };
         assert!(refused(&row(None), 70).is_none() && refused(&row(mask(70)), 70).is_none());
         assert!(refused(&row(mask(64)), 70).unwrap().contains("2 words; 70 tokens need 3"));
     }

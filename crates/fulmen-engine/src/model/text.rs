@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fulmen_model::engine::{Scanned, StopFinder};
+use fulmen_model::ModelError;
 use fulmen_model::tokenizer::{Special, StreamDecoder, Tokenizer};
-use fulmen_model::{Model, ModelError, Sampling};
 
 use super::EngineOptions;
 use crate::engine::{Engine, RequestHandle, Shutdown};
 use crate::error::{EngineError, RequestError};
+use crate::generation::{Scanned, StopFinder};
 use crate::request::{Constraint, Event, FinishReason, Request, SamplingParams, Stop, Usage};
 use crate::scheduler::Stats;
 use crate::step::Sampled;
+use crate::{Model, Sampling};
 
 /// A request for text.
 pub struct TextRequest {
@@ -105,8 +106,7 @@ pub enum TextEvent {
 ///
 /// ```
 /// use fulmen_cpu::CpuDispatcher;
-/// use fulmen_engine::{EngineOptions, TextEngine, TextRequest};
-/// use fulmen_model::Model;
+/// use fulmen_engine::{EngineOptions, Model, TextEngine, TextRequest};
 ///
 /// let model = Model::load("../fulmen-cli/assets/story.gguf", Box::new(CpuDispatcher::new()))?;
 /// let engine = TextEngine::new(&model, &EngineOptions::default())?;
@@ -293,6 +293,7 @@ impl TextStream {
         if let Some(stop) = stop {
             // What comes after it is not wanted.
             self.ended = true;
+            self.usage.cached_tokens = self.handle.cached_tokens().unwrap_or(0);
             self.handle.cancel();
             return TextEvent::Finished { text, reason: TextFinish::StopString(stop), usage: self.usage };
         }

@@ -125,6 +125,12 @@ impl Scheduler {
         &self.config
     }
 
+    /// How many tokens of the prompt of a request that has not ended came from the prefix cache. It is final
+    /// when the first token has been sampled.
+    pub fn cached_tokens(&self, id: RequestId) -> Option<usize> {
+        self.sequences.get(&id).map(|sequence| sequence.cached_tokens.unwrap_or(0))
+    }
+
     /// Positions that a sequence can have: those of the context that fit into all pages.
     pub fn context(&self) -> u32 {
         self.context
@@ -154,6 +160,7 @@ impl Scheduler {
             deadline,
             sampling: request.sampling,
             logprobs: request.logprobs,
+            hidden: request.hidden,
             stop: request.stop,
             constraint: request.constraint,
             use_prefix_cache: request.use_prefix_cache,

@@ -140,7 +140,8 @@ impl Scheduler {
         if let Some(mask) = mask {
             let row = plan.rows.active - 1;
             plan.rows.sampling[row as usize] = slot;
-            plan.logits.push(LogitsRow { row, sample: true, logprobs: sequence.logprobs, mask });
+            let (logprobs, hidden) = (sequence.logprobs, sequence.hidden);
+            plan.logits.push(LogitsRow { row, sample: true, logprobs, hidden, mask });
             sequence.pending += 1;
         }
         (sequence.planned, sequence.last_step) = (end, step);

@@ -44,6 +44,7 @@ pub(super) struct Sequence {
     pub(super) deadline: Option<(Duration, Duration)>,
     pub(super) sampling: SamplingParams,
     pub(super) logprobs: Option<u8>,
+    pub(super) hidden: bool,
     pub(super) stop: Stop,
     pub(super) constraint: Option<Box<dyn Constraint>>,
     pub(super) use_prefix_cache: bool,

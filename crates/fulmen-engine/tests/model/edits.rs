@@ -2,8 +2,8 @@
 
 use fulmen_core::sampling::{Constraint, TokenMask};
 use fulmen_cpu::CpuDispatcher;
+use fulmen_engine::Model;
 use fulmen_engine::{EngineOptions, Event, ModelSampling, Request, RequestError, SamplingParams};
-use fulmen_model::Model;
 use fulmen_wgpu::WgpuDispatcher;
 
 use crate::scenario::{answers, driver, small_model};

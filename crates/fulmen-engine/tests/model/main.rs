@@ -4,6 +4,7 @@ mod cpu;
 mod edits;
 mod not_finite;
 mod scenario;
-#[path = "../../../fulmen-model/tests/tiny/mod.rs"]
+mod split;
+#[path = "../tiny/mod.rs"]
 mod tiny;
 mod wgpu;

@@ -3,28 +3,28 @@
 use std::sync::Arc;
 
 use fulmen_cpu::CpuDispatcher;
+use fulmen_engine::{Device, LoadOptions, Model, Sampling};
 use fulmen_engine::{EngineOptions, Event, Request, RequestError, SamplingParams};
-use fulmen_model::{Device, LoadOptions, Model, Sampling};
 use fulmen_wgpu::WgpuDispatcher;
 
 use crate::scenario::{answers, driver};
 use crate::tiny::{QWEN2, Tiny, TinyShape};
 
 /// Token 7 is NaN in the embedding of the prompt.
-fn spoiled(device: Device) -> Model {
+fn spoiled(devices: Vec<(Device, u32)>) -> Model {
     let shape = TinyShape { tied: false, ..QWEN2 };
     let mut tiny = Tiny::new(shape, 2);
     tiny.spoil("token_embd.weight", 4 * 7 * shape.hidden, &f32::NAN.to_le_bytes().repeat(shape.hidden));
     let options = LoadOptions { check_weights: false, ..LoadOptions::default() };
-    Model::from_source(Arc::new(tiny), device, options).unwrap()
+    Model::from_source_split(Arc::new(tiny), devices, options).unwrap()
 }
 
 #[test]
 fn nan_stays_with_its_request() {
-    let devices: [Device; 2] =
-        [Box::new(CpuDispatcher::with_threads(2)), Box::new(WgpuDispatcher::open(0).unwrap())];
-    for device in devices {
-        let model = spoiled(device);
+    let cpu = || -> Device { Box::new(CpuDispatcher::with_threads(2)) };
+    let wgpu = || -> Device { Box::new(WgpuDispatcher::open(0).unwrap()) };
+    for devices in [vec![(cpu(), 2)], vec![(wgpu(), 2)], vec![(cpu(), 1), (cpu(), 1)]] {
+        let model = spoiled(devices);
         let options =
             EngineOptions { max_sequences: 4, context: 64, max_rows: 16, ..EngineOptions::default() };
         let request = |prompt: &[u32], repeat_penalty| {

@@ -1,18 +1,41 @@
 //! Through wgpu, on a software adapter where there is no other.
 
+use fulmen_core::DType;
 use fulmen_engine::EngineOptions;
 use fulmen_wgpu::WgpuDispatcher;
 
-use crate::scenario::{Storm, prefix_hits_change_nothing, small_model};
+use crate::scenario::{Reference, Storm, prefix_hits_change_nothing, small_model};
 
 #[test]
 fn a_storm_gives_the_tokens_of_running_alone() {
     let model = small_model("f32", Box::new(WgpuDispatcher::open(0).unwrap()));
     let options =
         EngineOptions { context: 384, max_sequences: 4, pages: 9, max_rows: 320, ..EngineOptions::default() };
-    let storm = Storm { requests: 10, max_tokens: 6, sampled: false, options, seed: 6, near_tie: 2e-2 };
-    let stats = storm.run(&model);
+    let storm = Storm { requests: 10, max_tokens: 6, sampled: false, options, seed: 6 };
+    let stats = storm.near(&model, &Reference::new("f32"));
     assert!(stats.prefix_cache.hits > 0, "{stats:?}");
+}
+
+#[test]
+fn a_storm_gives_equal_bits_in_batch_invariant_mode() {
+    // The software GPU takes a minute for each.
+    let kinds = [("q4_k_m", DType::F16), ("q8_0", DType::Q8_0), ("f16", DType::F32)];
+    let full = std::env::var_os("FULMEN_TEST_FULL").is_some();
+    for (recipe, cache) in kinds.into_iter().take(if full { 3 } else { 1 }) {
+        let model = small_model(recipe, Box::new(WgpuDispatcher::open(0).unwrap()));
+        let options = EngineOptions {
+            context: 384,
+            max_sequences: 4,
+            pages: 9,
+            max_rows: 320,
+            batch_invariant: true,
+            cache,
+            ..EngineOptions::default()
+        };
+        let storm = Storm { requests: 5, max_tokens: 4, sampled: true, options, seed: 6 };
+        let stats = storm.equal_bits(&model);
+        assert!(stats.dropped > 0, "{recipe}: {stats:?}");
+    }
 }
 
 #[test]
@@ -20,4 +43,6 @@ fn logits_after_a_prefix_hit_are_the_cold_ones() {
     let model = small_model("q8_0", Box::new(WgpuDispatcher::open(0).unwrap()));
     let options = EngineOptions { context: 384, max_sequences: 2, max_rows: 64, ..EngineOptions::default() };
     prefix_hits_change_nothing(&model, &options, 2e-2);
+    let options = EngineOptions { batch_invariant: true, ..options };
+    prefix_hits_change_nothing(&model, &options, 0.0);
 }

@@ -29,7 +29,7 @@ fn cases(name: &str, few: u64, many: u64, mut case: impl FnMut(&mut Rng)) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let full = std::env::var_os("FULMEN_TEST_FULL").is_some_and(|value| value == "1");
     let fresh = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros() as u64;
-    let seed = number("FULMEN_FUZZ_SEED").unwrap_or_else(fresh);
+    let seed = number("FULMEN_FUZZ_SEED").or_else(|| number("FULMEN_TEST_SEED")).unwrap_or_else(fresh);
     let count = number("FULMEN_FUZZ_CASES").unwrap_or(if full { many } else { few });
     println!("{name}: {count} cases from seed {seed}");
     for at in 0..count {

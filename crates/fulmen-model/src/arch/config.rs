@@ -4,7 +4,8 @@ use std::fmt::Display;
 
 use fulmen_core::{Heads, RopeSpec};
 
-use super::{Architecture, rope};
+use super::rope::{self, LongRope};
+use super::{Architecture, DeltaNet, Experts, Shard, Variant, names};
 use crate::error::ModelError;
 use crate::gguf::{Metadata, MetadataError};
 use crate::source::ModelSource;
@@ -12,7 +13,7 @@ use crate::source::ModelSource;
 /// More layers than any model has: a file with more is damaged.
 const MAX_LAYERS: u32 = 1024;
 /// Wider than any model's hidden states.
-const MAX_WIDTH: u32 = 1 << 20;
+pub(super) const MAX_WIDTH: u32 = 1 << 20;
 /// More heads than any model has.
 const MAX_HEADS: u32 = 1 << 12;
 
@@ -23,12 +24,18 @@ pub struct Config {
     pub architecture: Architecture,
     /// Number of layers.
     pub layers: u32,
+    /// Layers of the file behind them that predict further tokens. They are not run.
+    pub draft_layers: u32,
     /// Width of a hidden state.
     pub hidden: u32,
     /// Width of the feed-forward layer.
     pub inner: u32,
+    /// The mixture of experts in place of it.
+    pub experts: Option<Experts>,
     /// Number of heads and their size.
     pub heads: Heads,
+    /// The delta net of layers without attention.
+    pub delta_net: Option<DeltaNet>,
     /// Vocabulary size.
     pub vocabulary: u32,
     /// The context length the model was trained for.
@@ -39,8 +46,22 @@ pub struct Config {
     pub rope: RopeSpec,
     /// Divisors of the RoPE frequencies, if not all are 1.
     pub rope_factors: Option<Vec<f32>>,
+    /// Other divisors for long contexts.
+    pub long_rope: Option<LongRope>,
+    /// What deviates from the plain transformer.
+    pub variant: Variant,
     /// Whether the token embedding is also the output matrix.
     pub tied: bool,
+    /// The rank whose sizes `heads`, `inner` and `experts` are; `None` for those of the whole model.
+    pub shard: Option<Shard>,
+}
+
+/// What is known of a model when its [`Variant`] is read.
+pub(super) struct Dimensions {
+    pub(super) layers: u32,
+    pub(super) hidden: u32,
+    pub(super) heads: Heads,
+    pub(super) rope: RopeSpec,
 }
 
 /// The keys of one architecture: `block_count` is looked up as `llama.block_count`.
@@ -66,6 +87,19 @@ impl Keys<'_> {
         self.metadata.opt_f32(&self.key(key))
     }
 
+    pub(super) fn opt_bool(&self, key: &str) -> Result<Option<bool>, MetadataError> {
+        self.metadata.opt_bool(&self.key(key))
+    }
+
+    pub(super) fn opt_integers(&self, key: &str) -> Result<Option<Vec<i64>>, MetadataError> {
+        self.metadata.opt_integers(&self.key(key))
+    }
+
+    /// Whether the file has the key.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.metadata.get(&self.key(key)).is_some()
+    }
+
     pub(super) fn opt_string(&self, key: &str) -> Result<Option<&str>, MetadataError> {
         self.metadata.opt_string(&self.key(key))
     }
@@ -76,7 +110,7 @@ impl Keys<'_> {
     }
 
     /// A number from 1 to `limit`.
-    fn within(&self, key: &str, limit: u32) -> Result<u32, ModelError> {
+    pub(super) fn within(&self, key: &str, limit: u32) -> Result<u32, ModelError> {
         let value = self.u32(key)?;
         match (1..=limit).contains(&value) {
             true => Ok(value),
@@ -91,11 +125,37 @@ impl Config {
         let architecture = Architecture::of(source)?;
         let description = architecture.description();
         let keys = Keys { metadata: source.metadata(), prefix: description.name };
-        let layers = keys.within("block_count", MAX_LAYERS)?;
+        let all_layers = keys.within("block_count", MAX_LAYERS)?;
+        let draft_layers = match architecture.has_draft_layers() {
+            true => keys.opt_u32("nextn_predict_layers")?.unwrap_or(0),
+            false => 0,
+        };
+        if draft_layers >= all_layers {
+            let expected = format!("less than the {all_layers} layers");
+            return Err(keys.wrong("nextn_predict_layers", expected, draft_layers));
+        }
+        let layers = all_layers - draft_layers;
         let hidden = keys.within("embedding_length", MAX_WIDTH)?;
-        let inner = keys.within("feed_forward_length", MAX_WIDTH)?;
-        if let Some(experts @ 1..) = keys.opt_u32("expert_count")? {
-            return Err(keys.wrong("expert_count", "0 (mixtures of experts are not supported)", experts));
+        let is_hybrid = description.key_heads.is_some();
+        let inner = match (description.route, keys.opt_u32("feed_forward_length")?) {
+            // All layers have experts, and files need not say what they would have otherwise.
+            (Some(_), None) if is_hybrid => keys.within("expert_feed_forward_length", MAX_WIDTH)?,
+            _ => keys.within("feed_forward_length", MAX_WIDTH)?,
+        };
+        let experts = match description.route {
+            Some(route) => Some(Experts::read(&keys, route, layers)?),
+            None => None,
+        };
+        if let (None, Some(count @ 1..)) = (experts, keys.opt_u32("expert_count")?) {
+            let expected = format!("0 ({architecture} has no mixture of experts)");
+            return Err(keys.wrong("expert_count", expected, count));
+        }
+        let delta_net = match description.key_heads {
+            Some(order) => Some(DeltaNet::read(&keys, order, layers)?),
+            None => None,
+        };
+        if let (Some(_), Some(Experts { shared_inner: 0, .. })) = (delta_net, experts) {
+            return Err(keys.wrong("expert_shared_feed_forward_length", "at least 1", 0));
         }
         let heads = heads(&keys, hidden)?;
         let epsilon = keys.metadata.f32(&keys.key("attention.layer_norm_rms_epsilon"))?;
@@ -103,22 +163,46 @@ impl Config {
             return Err(keys.wrong("attention.layer_norm_rms_epsilon", "a positive finite number", epsilon));
         }
         let context = keys.within("context_length", 1 << 28)?;
-        let (rope, rope_factors) = rope::read(source, &keys, description.pairing, heads.head_dim)?;
+        let rope = rope::read(source, &keys, description.pairing, heads.head_dim)?;
+        let variant = (description.variant)(&keys, &Dimensions { layers, hidden, heads, rope: rope.spec })?;
         let vocabulary = vocabulary(source, &keys)?;
         let tied = source.tensor("output.weight").is_none();
         Ok(Config {
             architecture,
             layers,
+            draft_layers,
             hidden,
             inner,
+            experts,
             heads,
+            delta_net,
             vocabulary,
             context,
             epsilon,
-            rope,
-            rope_factors,
+            rope: rope.spec,
+            rope_factors: rope.factors,
+            long_rope: rope.long,
+            variant,
             tied,
+            shard: None,
         })
+    }
+
+    /// The constants that graphs read and that are no tensors of the file, by name.
+    pub fn constants(&self) -> Vec<(&'static str, &[f32])> {
+        let factors = self.rope_factors.as_deref().map(|factors| (names::ROPE_FACTORS, factors));
+        let long = self.long_rope.as_ref().map(|long| (names::ROPE_FACTORS_LONG, &long.factors[..]));
+        factors.into_iter().chain(long).collect()
+    }
+
+    /// The RoPE factors of sequences of up to `capacity` positions: the name of the constant and its length.
+    pub(super) fn rope_constant(&self, capacity: u32) -> Option<(&'static str, u32)> {
+        let long = self.long_rope.as_ref().filter(|long| capacity > long.original_context);
+        match (long, &self.rope_factors) {
+            (Some(long), _) => Some((names::ROPE_FACTORS_LONG, long.factors.len() as u32)),
+            (None, Some(factors)) => Some((names::ROPE_FACTORS, factors.len() as u32)),
+            (None, None) => None,
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The graph of a step: tokens in, layers, results out.
 
-use fulmen_core::{AttentionRows, CacheSpec, DType, LogicalGraph, Rotation, Tensor, pages_of};
+use fulmen_core::{AttentionRows, CacheSpec, DType, LogicalGraph, Rotation, Tensor, UnaryKind, pages_of};
 
 use super::Config;
+use super::placement::Stage;
 use super::record::{Layer, Recorder};
 use super::rope::FACTORS;
 use crate::error::ModelError;
@@ -39,6 +40,8 @@ pub mod names {
     pub const HISTORY: &str = "history";
     /// Constant: the divisors of the RoPE frequencies.
     pub const ROPE_FACTORS: &str = "rope.factors";
+    /// Constant: those of long contexts.
+    pub const ROPE_FACTORS_LONG: &str = "rope.factors.long";
     /// State: the positions of the rows of a mixed step.
     pub const ROW_POSITIONS: &str = "rows.positions";
     /// State: their sequences.
@@ -48,12 +51,20 @@ pub mod names {
     /// State: which rows decode and which are prefill chunks: an
     /// [`attention_work`](fulmen_core::attention_work()).
     pub const ROW_WORK: &str = "rows.work";
+    /// Input: the hidden states that the stage before has computed.
+    pub const STAGE_INPUT: &str = "stage.input";
+    /// Output: the hidden states for the next stage.
+    pub const STAGE_OUTPUT: &str = "stage.output";
     /// Output: hidden states after the final norm.
     pub const HIDDEN: &str = "hidden";
     /// Output: logits.
     pub const LOGITS: &str = "logits";
     /// Output: the drawn tokens.
     pub const DRAWN: &str = "drawn";
+    /// Output: the log-probability of each drawn token, and those of the most likely ones.
+    pub const LOG_PROBS: &str = "log_probs";
+    /// Output: whose they are.
+    pub const LOG_PROB_TOKENS: &str = "log_probs.tokens";
 
     /// State: the pages of each sequence, in the KV caches of all layers.
     pub const PAGES: &str = "cache.pages";
@@ -61,6 +72,11 @@ pub mod names {
     /// State: the KV cache of a layer, `.k` and `.v`.
     pub fn cache(layer: u32) -> String {
         format!("cache.{layer}")
+    }
+
+    /// States: those of a layer's convolution and of its delta rule, a slot per sequence.
+    pub fn states(layer: u32) -> [String; 2] {
+        ["conv", "delta"].map(|state| format!("state.{layer}.{state}"))
     }
 }
 
@@ -77,7 +93,19 @@ pub enum Results {
         penalize: bool,
         /// Whether token masks apply.
         mask: bool,
+        /// What else is computed, in a mixed step.
+        beside: Beside,
     },
+}
+
+/// Outputs beside drawn tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Beside {
+    /// Log-probabilities of the drawn token and of this many of the most likely ones, of the logits as the
+    /// model gives them.
+    pub log_probs: Option<u32>,
+    /// Hidden states after the final norm.
+    pub hidden: bool,
 }
 
 /// One prefill or decode step.
@@ -92,7 +120,7 @@ pub enum Step {
     },
     /// Runs rows of many sequences, decode rows and prefill chunks together. The token of a row is that of
     /// the history at its position; what describes the rows are states, so that nothing but they changes
-    /// from step to step. Logits are an output beside drawn tokens.
+    /// from step to step.
     Mixed {
         /// Rows.
         rows: u32,
@@ -115,7 +143,7 @@ pub enum Step {
 impl Step {
     /// The step of the same kind with one row of each sort: the template that [`rows_of`](Step::rows_of)
     /// fills in.
-    pub(crate) fn with_one_row(self) -> Step {
+    pub fn with_one_row(self) -> Step {
         match self {
             Step::Prefill { results, .. } => {
                 Step::Prefill { rows: 1, results: results.map(|(_, results)| (1, results)) }
@@ -127,8 +155,17 @@ impl Step {
         }
     }
 
+    /// The step without results: what a stage runs that does not end with the last layer.
+    pub fn without_results(self) -> Step {
+        match self {
+            Step::Prefill { rows, .. } => Step::Prefill { rows, results: None },
+            Step::Mixed { rows, chunks, .. } => Step::Mixed { rows, chunks, results: None },
+            Step::Decode { rows, .. } => Step::Decode { rows, penalize: false, mask: false },
+        }
+    }
+
     /// The rows of an input or state of the graph by its name; `None` where they do not depend on the step.
-    pub(crate) fn rows_of(self, name: &str) -> Option<u32> {
+    pub fn rows_of(self, name: &str) -> Option<u32> {
         let (rows, output_rows) = match self {
             Step::Prefill { rows, results } | Step::Mixed { rows, results, .. } => {
                 (rows, results.map_or(0, |(rows, _)| rows))
@@ -139,6 +176,7 @@ impl Step {
             names::TOKENS
             | names::POSITIONS
             | names::SEQUENCES
+            | names::STAGE_INPUT
             | names::ROW_POSITIONS
             | names::ROW_SEQUENCES => Some(rows),
             names::OUTPUT_ROWS
@@ -168,6 +206,8 @@ pub struct GraphSpec {
     pub capacity: u32,
     /// KV pages of all sequences together.
     pub pages: u32,
+    /// The layers of one device; `None` for all of them.
+    pub stage: Option<Stage>,
 }
 
 impl GraphSpec {
@@ -179,19 +219,31 @@ impl GraphSpec {
     /// A step of sequences that have all their pages.
     pub fn contiguous(step: Step, cache: DType, sequences: u32, capacity: u32) -> GraphSpec {
         let pages = sequences.saturating_mul(pages_of(capacity));
-        GraphSpec { step, cache, sequences, capacity, pages }
+        GraphSpec { step, cache, sequences, capacity, pages, stage: None }
+    }
+
+    /// What a stage runs of this step: only the last stage computes results.
+    pub fn on(self, stage: Stage) -> GraphSpec {
+        let step = if stage.is_last() { self.step } else { self.step.without_results() };
+        GraphSpec { step, stage: Some(stage), ..self }
     }
 }
 
 impl Config {
-    /// The graph of a step. Every weight it needs is looked up in `source` and checked; files with tensors
-    /// that no step would use are rejected.
+    /// The graph of a step. Every weight it needs is looked up in `source` and checked. Unless it is that of
+    /// one stage of several, files with tensors that no step would use are rejected.
     pub fn graph(&self, source: &dyn ModelSource, spec: &GraphSpec) -> Result<LogicalGraph, ModelError> {
+        let stage = spec.stage.unwrap_or(Stage::whole(self.layers));
+        stage.check(self.layers)?;
         let mut recorder = Recorder::new(self, source);
-        record(&mut recorder, spec)?;
+        record(&mut recorder, spec, stage)?;
         let Recorder { builder, mut used, .. } = recorder;
-        used.insert(FACTORS.to_owned());
-        let unused = |name: &&str| !used.contains(*name) && !is_harmless(name);
+        if stage != Stage::whole(self.layers) {
+            // The tensors of other stages are none of its own.
+            return Ok(builder.finish());
+        }
+        used.extend(FACTORS.map(str::to_owned));
+        let unused = |name: &&str| !used.contains(*name) && !is_harmless(name) && !self.is_draft(name);
         let extra: Vec<&str> = source.tensors().iter().map(|info| info.name()).filter(unused).collect();
         // A step without logits does not read the output matrix.
         let partial = match spec.step {
@@ -210,12 +262,20 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Whether a tensor belongs to a layer that predicts further tokens.
+    fn is_draft(&self, name: &str) -> bool {
+        let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+        layer.is_some_and(|layer| (self.layers..self.layers + self.draft_layers).contains(&layer))
+    }
+}
+
 /// Tensors of old files that only repeat what the metadata says.
 fn is_harmless(name: &str) -> bool {
     name == "rope.freqs" || name.ends_with(".attn_rot_embd.weight") || name.ends_with(".attn_rot_embd")
 }
 
-fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelError> {
+fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result<(), ModelError> {
     let (config, several) = (recorder.config, spec.sequences > 1);
     let b = &mut recorder.builder;
     // What a row reads: an input from the host, or a state.
@@ -229,34 +289,40 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
         true => Some(read(names::SEQUENCES, names::STEP_SEQUENCES, names::ROW_SEQUENCES)?),
         false => None,
     };
-    let (tokens, history) = match spec.step {
-        Step::Prefill { rows, .. } => (b.indices(names::TOKENS, rows)?, None),
-        Step::Decode { rows, .. } => (b.index_state(names::STEP_TOKENS, rows, 1)?, None),
-        Step::Mixed { .. } => {
-            let history = b.index_state(names::HISTORY, spec.sequences, spec.capacity)?;
-            (b.gather_tokens(history, positions, sequences)?, Some(history))
-        }
-    };
-    let factors = match &config.rope_factors {
-        Some(factors) => Some(b.vector(names::ROPE_FACTORS, factors.len() as u32)?),
+    let factors = match config.rope_constant(spec.capacity) {
+        Some((name, len)) => Some(b.vector(name, len)?),
         None => None,
     };
     let rotation = Rotation { spec: config.rope, positions, factors };
 
-    let embedding = recorder.weight("token_embd.weight", config.vocabulary, config.hidden)?;
-    let mut x = recorder.builder.embed(embedding, tokens)?;
+    let Begin { mut x, embedding, tokens, history } = begin(recorder, spec, stage, positions, sequences)?;
+    let variant = &config.variant;
     let table = recorder.builder.page_table(names::PAGES, spec.sequences, spec.sequence_pages())?;
     let rows = match spec.step {
         Step::Prefill { .. } => AttentionRows::Prefill,
         Step::Decode { .. } | Step::Mixed { chunks: 0, .. } => AttentionRows::Decode,
         Step::Mixed { chunks, .. } => recorder.builder.attention_work(names::ROW_WORK, chunks)?,
     };
-    for number in 0..config.layers {
+    for number in stage.layers() {
         let (dtype, n_pages, heads) = (spec.cache, spec.pages, config.heads);
         let cache = CacheSpec { dtype, n_pages, table, heads };
-        let cache = recorder.builder.kv_cache(&names::cache(number), cache)?;
-        let mut layer = Layer { recorder, number, rotation, cache, sequences, rows };
+        let cache = match config.is_recurrent(number) {
+            true => None,
+            false => Some(recorder.builder.kv_cache(&names::cache(number), cache)?),
+        };
+        // The RoPE of this layer, if it has one.
+        let local = variant.local_rope.filter(|_| variant.window_of(number).is_some());
+        let rotation = match local {
+            Some(spec) => Rotation { spec, positions, factors: None },
+            None => rotation,
+        };
+        let rotation = variant.has_rope(number).then_some(rotation);
+        let slots = spec.sequences;
+        let mut layer = Layer { recorder, number, positions, rotation, cache, sequences, slots, rows };
         x = (config.architecture.description().layer)(&mut layer, x)?;
+    }
+    if !stage.is_last() {
+        return Ok(recorder.builder.output(names::STAGE_OUTPUT, x)?);
     }
 
     let (results, step) = match spec.step {
@@ -271,9 +337,10 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
             x = recorder.builder.embed(x, rows)?;
             (results, None)
         }
-        Step::Decode { penalize, mask, .. } => {
-            (Results::Draw { penalize, mask }, Some(StepStates { tokens, positions, sequences }))
-        }
+        Step::Decode { penalize, mask, .. } => (
+            Results::Draw { penalize, mask, beside: Beside::default() },
+            Some(StepStates { tokens: step_tokens(recorder, spec, tokens)?, positions, sequences }),
+        ),
     };
     let gain = recorder.vector("output_norm.weight", config.hidden)?;
     x = recorder.builder.rms_norm(x, gain, config.epsilon)?;
@@ -281,17 +348,88 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
         return Ok(recorder.builder.output(names::HIDDEN, x)?);
     }
     let head = match config.tied {
-        true => embedding,
-        false => recorder.weight("output.weight", config.vocabulary, config.hidden)?,
+        true => match embedding {
+            Some(embedding) => embedding,
+            None => recorder.weight("token_embd.weight", config.vocabulary, config.hidden)?,
+        },
+        false => recorder.weight("output.weight", config.head_rows(), config.hidden)?,
     };
     let logits = recorder.builder.mul_mat(x, head)?;
-    let Results::Draw { penalize, mask } = results else {
+    let mut logits = recorder.gather_logits(logits)?;
+    if variant.logit_scale != 1.0 {
+        logits = recorder.builder.unary(UnaryKind::Scale(1.0 / variant.logit_scale), logits)?;
+    }
+    if let Some(cap) = variant.logit_softcap {
+        logits = recorder.builder.soft_cap(logits, cap)?;
+    }
+    let Results::Draw { penalize, mask, beside } = results else {
         return Ok(recorder.builder.output(names::LOGITS, logits)?);
     };
-    if matches!(spec.step, Step::Mixed { .. }) {
-        recorder.builder.output(names::LOGITS, logits)?;
+    if beside.hidden {
+        recorder.builder.output(names::HIDDEN, x)?;
     }
-    draw(recorder, spec, logits, step, history, [penalize, mask])
+    let drawn = draw(recorder, spec, logits, step, history, [penalize, mask])?;
+    if let Some(top) = beside.log_probs {
+        let (values, tokens) = recorder.builder.log_probs(logits, drawn, top)?;
+        recorder.builder.output(names::LOG_PROBS, values)?;
+        recorder.builder.output(names::LOG_PROB_TOKENS, tokens)?;
+    }
+    Ok(())
+}
+
+/// What the layers of a stage begin with.
+struct Begin {
+    /// Hidden states.
+    x: Tensor,
+    /// The embedding table, the tokens and the history that they come from, if the stage embeds them.
+    embedding: Option<Tensor>,
+    tokens: Option<Tensor>,
+    history: Option<Tensor>,
+}
+
+/// Embeds the tokens, or takes the hidden states of the stage before.
+fn begin(
+    recorder: &mut Recorder<'_>,
+    spec: &GraphSpec,
+    stage: Stage,
+    positions: Tensor,
+    sequences: Option<Tensor>,
+) -> Result<Begin, ModelError> {
+    let (config, b) = (recorder.config, &mut recorder.builder);
+    if !stage.is_first() {
+        let (Step::Prefill { rows, .. } | Step::Mixed { rows, .. } | Step::Decode { rows, .. }) = spec.step;
+        let x = b.input(names::STAGE_INPUT, rows, config.hidden)?;
+        return Ok(Begin { x, embedding: None, tokens: None, history: None });
+    }
+    let (tokens, history) = match spec.step {
+        Step::Prefill { rows, .. } => (b.indices(names::TOKENS, rows)?, None),
+        Step::Decode { rows, .. } => (b.index_state(names::STEP_TOKENS, rows, 1)?, None),
+        Step::Mixed { .. } => {
+            let history = b.index_state(names::HISTORY, spec.sequences, spec.capacity)?;
+            (b.gather_tokens(history, positions, sequences)?, Some(history))
+        }
+    };
+    let embedding = recorder.weight("token_embd.weight", config.vocabulary, config.hidden)?;
+    let mut x = recorder.builder.embed(embedding, tokens)?;
+    let scale = config.variant.embedding_scale;
+    if scale != 1.0 {
+        x = recorder.builder.unary(UnaryKind::Scale(scale), x)?;
+    }
+    Ok(Begin { x, embedding: Some(embedding), tokens: Some(tokens), history })
+}
+
+/// The tokens of a decode step as a state: those that were embedded, or of a stage that embeds none.
+fn step_tokens(
+    recorder: &mut Recorder<'_>,
+    spec: &GraphSpec,
+    embedded: Option<Tensor>,
+) -> Result<Tensor, ModelError> {
+    match (embedded, spec.step) {
+        (Some(tokens), _) => Ok(tokens),
+        (None, Step::Decode { rows, .. } | Step::Prefill { rows, .. } | Step::Mixed { rows, .. }) => {
+            Ok(recorder.builder.index_state(names::STEP_TOKENS, rows, 1)?)
+        }
+    }
 }
 
 /// The state that the next step reads.
@@ -301,7 +439,7 @@ struct StepStates {
     sequences: Option<Tensor>,
 }
 
-/// Draws a token from each row of logits and stores it as the input of the next step.
+/// Draws a token from each row of logits, stores it as the input of the next step, and returns it.
 fn draw(
     recorder: &mut Recorder<'_>,
     spec: &GraphSpec,
@@ -309,7 +447,7 @@ fn draw(
     step: Option<StepStates>,
     history: Option<Tensor>,
     [penalize, mask]: [bool; 2],
-) -> Result<(), ModelError> {
+) -> Result<Tensor, ModelError> {
     let b = &mut recorder.builder;
     let (rows, vocabulary) = b.shape(logits)?;
     let StepStates { tokens, positions, sequences } = match step {
@@ -340,5 +478,6 @@ fn draw(
     let states = b.sample_states(names::STEP_SAMPLING, rows)?;
     let drawn = b.sample(logits, states)?;
     b.output(names::DRAWN, drawn)?;
-    Ok(b.advance(drawn, tokens, positions, history, sequences)?)
+    b.advance(drawn, tokens, positions, history, sequences)?;
+    Ok(drawn)
 }

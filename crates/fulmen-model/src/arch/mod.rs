@@ -5,30 +5,63 @@
 //!
 //! - `config`: dimensions and constants from the metadata, each validated.
 //! - `rope`: RoPE scaling.
+//! - `experts`: mixtures of experts.
+//! - `delta_net`: gated delta nets, and the attention of models that have them.
+//! - `variant`: what deviates from the plain transformer: windows, scales, layers without RoPE.
+//! - `split`: tensors that hold several weights, seen as one tensor each.
 //! - `record`: the operations that layer descriptions are written in. Recording a weight looks it up in the
 //!   file and checks its shape and type, so the description is also the list of tensors that a file must
 //!   have.
 //! - `graph`: a whole step: tokens in, layers, logits or drawn tokens out.
+//! - `placement`: which layers run on which device.
 //!
 //! Nothing here depends on a backend: the recorded graph runs on any of them.
 
 mod config;
+mod delta_net;
+mod experts;
+mod gemma3;
+mod glm4moe;
+mod gpt_oss;
+mod granite;
 mod graph;
 mod llama;
+mod mistral3;
+mod olmo2;
+mod phi3;
+mod placement;
 mod qwen2;
 mod qwen3;
+mod qwen35;
+mod qwen35moe;
+mod qwen3moe;
+mod qwen3next;
 mod record;
 mod rope;
+mod shard;
+mod shard_source;
+mod smollm3;
+mod split;
+mod variant;
 
 pub use config::Config;
-pub use graph::{GraphSpec, MIXED_LOGIT_BIASES, Results, Step, names};
+pub use delta_net::DeltaNet;
+pub use experts::Experts;
+pub use graph::{Beside, GraphSpec, MIXED_LOGIT_BIASES, Results, Step, names};
+pub use placement::{Placement, Stage};
+
+pub use rope::LongRope;
+pub use shard::{Shard, Sharding};
+pub use split::split_fused;
+pub use variant::{RopeLayers, Variant, Window};
 
 use std::fmt;
 
-use fulmen_core::{RopePairing, Tensor};
+use fulmen_core::{KeyHeadOrder, RopePairing, RouteSpec, Tensor};
 
 use crate::error::ModelError;
 use crate::source::ModelSource;
+use config::{Dimensions, Keys};
 use record::Layer;
 
 /// The architectures that can be run.
@@ -40,31 +73,117 @@ pub enum Architecture {
     Qwen2,
     /// Qwen3.
     Qwen3,
+    /// Qwen3-MoE.
+    Qwen3Moe,
+    /// Gemma 3.
+    Gemma3,
+    /// Mistral 3, Ministral 3.
+    Mistral3,
+    /// Phi-3, Phi-3.5, Phi-4.
+    Phi3,
+    /// Granite 3.
+    Granite,
+    /// SmolLM3.
+    Smollm3,
+    /// OLMo 2 and 3.
+    Olmo2,
+    /// gpt-oss.
+    GptOss,
+    /// GLM-4.5 and 4.6.
+    Glm4Moe,
+    /// Qwen3-Next.
+    Qwen3Next,
+    /// Qwen3.5, dense.
+    Qwen35,
+    /// Qwen3.5, mixture of experts.
+    Qwen35Moe,
 }
 
 /// What distinguishes one architecture from another.
 struct Description {
     name: &'static str,
     pairing: RopePairing,
+    /// How experts are chosen unless the file says otherwise; `None` without a mixture of experts.
+    route: Option<RouteSpec>,
+    /// The value heads of its delta net; `None` if all layers have attention.
+    key_heads: Option<KeyHeadOrder>,
     layer: fn(&mut Layer<'_, '_>, Tensor) -> Result<Tensor, ModelError>,
+    variant: fn(&Keys<'_>, &Dimensions) -> Result<Variant, ModelError>,
+}
+
+/// The variant of an architecture without deviations.
+fn plain(_: &Keys<'_>, _: &Dimensions) -> Result<Variant, ModelError> {
+    Ok(Variant::plain())
 }
 
 impl Architecture {
     /// Every architecture.
-    pub const ALL: [Architecture; 3] = [Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3];
+    pub const ALL: [Architecture; 15] = [
+        Architecture::Llama,
+        Architecture::Qwen2,
+        Architecture::Qwen3,
+        Architecture::Qwen3Moe,
+        Architecture::Gemma3,
+        Architecture::Mistral3,
+        Architecture::Phi3,
+        Architecture::Granite,
+        Architecture::Smollm3,
+        Architecture::Olmo2,
+        Architecture::GptOss,
+        Architecture::Glm4Moe,
+        Architecture::Qwen3Next,
+        Architecture::Qwen35,
+        Architecture::Qwen35Moe,
+    ];
 
     fn description(self) -> Description {
+        // A row: name, pairing of RoPE, layer, what deviates from the plain transformer.
+        let describe = |name, pairing, layer, variant| {
+            let (route, key_heads) = (None, None);
+            Description { name, pairing, route, key_heads, layer, variant }
+        };
         match self {
-            Architecture::Llama => {
-                Description { name: "llama", pairing: llama::PAIRING, layer: llama::layer }
-            }
-            Architecture::Qwen2 => {
-                Description { name: "qwen2", pairing: qwen2::PAIRING, layer: qwen2::layer }
-            }
-            Architecture::Qwen3 => {
-                Description { name: "qwen3", pairing: qwen3::PAIRING, layer: qwen3::layer }
-            }
+            Architecture::Llama => describe("llama", llama::PAIRING, llama::layer, plain),
+            Architecture::Qwen2 => describe("qwen2", qwen2::PAIRING, qwen2::layer, plain),
+            Architecture::Qwen3 => describe("qwen3", qwen3::PAIRING, qwen3::layer, plain),
+            Architecture::Qwen3Moe => Description {
+                route: Some(qwen3moe::ROUTE),
+                ..describe("qwen3moe", qwen3moe::PAIRING, qwen3moe::layer, plain)
+            },
+            Architecture::Gemma3 => describe("gemma3", gemma3::PAIRING, gemma3::layer, gemma3::variant),
+            Architecture::Mistral3 => describe("mistral3", llama::PAIRING, llama::layer, mistral3::variant),
+            Architecture::Phi3 => describe("phi3", phi3::PAIRING, phi3::layer, phi3::variant),
+            Architecture::Granite => describe("granite", llama::PAIRING, llama::layer, granite::variant),
+            Architecture::Smollm3 => describe("smollm3", llama::PAIRING, llama::layer, smollm3::variant),
+            Architecture::Olmo2 => describe("olmo2", olmo2::PAIRING, olmo2::layer, olmo2::variant),
+            Architecture::GptOss => Description {
+                route: Some(gpt_oss::ROUTE),
+                ..describe("gpt-oss", gpt_oss::PAIRING, gpt_oss::layer, gpt_oss::variant)
+            },
+            Architecture::Glm4Moe => Description {
+                route: Some(glm4moe::ROUTE),
+                ..describe("glm4moe", glm4moe::PAIRING, glm4moe::layer, plain)
+            },
+            Architecture::Qwen3Next => Description {
+                route: Some(qwen3next::ROUTE),
+                key_heads: Some(qwen3next::KEY_HEADS),
+                ..describe("qwen3next", qwen3next::PAIRING, qwen3next::layer, plain)
+            },
+            Architecture::Qwen35 => Description {
+                key_heads: Some(qwen35::KEY_HEADS),
+                ..describe("qwen35", qwen35::PAIRING, qwen35::layer, qwen35::variant)
+            },
+            Architecture::Qwen35Moe => Description {
+                route: Some(qwen35moe::ROUTE),
+                key_heads: Some(qwen35moe::KEY_HEADS),
+                ..describe("qwen35moe", qwen35moe::PAIRING, qwen35moe::layer, qwen35moe::variant)
+            },
         }
+    }
+
+    /// Whether files may have layers that predict further tokens.
+    fn has_draft_layers(self) -> bool {
+        self == Architecture::Glm4Moe || self.description().key_heads.is_some()
     }
 
     /// The name used in GGUF files, which is also the prefix of the metadata keys.

@@ -2,6 +2,7 @@
 
 use fulmen_core::{RopePairing, Tensor};
 
+use super::llama;
 use super::record::{Bias, Layer};
 use crate::error::ModelError;
 
@@ -10,18 +11,5 @@ pub(super) const PAIRING: RopePairing = RopePairing::NeoX;
 
 /// One layer. Input and output are hidden states `[rows, hidden]`.
 pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {
-    let heads = l.heads();
-    // Attention.
-    let h = l.rms_norm(x, "attn_norm")?;
-    let q = l.linear(h, "attn_q", heads.q_width(), Bias::Required)?;
-    let k = l.linear(h, "attn_k", heads.kv_width(), Bias::Required)?;
-    let v = l.linear(h, "attn_v", heads.kv_width(), Bias::Required)?;
-    let (q, k) = (l.rope(q)?, l.rope(k)?);
-    let attended = l.attention(q, k, v)?;
-    let o = l.linear(attended, "attn_output", l.hidden(), Bias::None)?;
-    let x = l.add(x, o)?;
-    // Feed-forward.
-    let h = l.rms_norm(x, "ffn_norm")?;
-    let d = l.swiglu(h)?;
-    l.add(x, d)
+    llama::layer_with_biases(l, x, Bias::Required, Bias::None)
 }

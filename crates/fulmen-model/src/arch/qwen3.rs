@@ -11,8 +11,16 @@ pub(super) const PAIRING: RopePairing = RopePairing::NeoX;
 
 /// One layer. Input and output are hidden states `[rows, hidden]`.
 pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {
+    let x = attention(l, x)?;
+    // Feed-forward.
+    let h = l.rms_norm(x, "ffn_norm")?;
+    let d = l.swiglu(h)?;
+    l.add(x, d)
+}
+
+/// The attention block and its residual.
+pub(super) fn attention(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {
     let heads = l.heads();
-    // Attention.
     let h = l.rms_norm(x, "attn_norm")?;
     let q = l.linear(h, "attn_q", heads.q_width(), Bias::None)?;
     let k = l.linear(h, "attn_k", heads.kv_width(), Bias::None)?;
@@ -21,9 +29,5 @@ pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelErr
     let (q, k) = (l.rope(q)?, l.rope(k)?);
     let attended = l.attention(q, k, v)?;
     let o = l.linear(attended, "attn_output", l.hidden(), Bias::None)?;
-    let x = l.add(x, o)?;
-    // Feed-forward.
-    let h = l.rms_norm(x, "ffn_norm")?;
-    let d = l.swiglu(h)?;
-    l.add(x, d)
+    l.add(x, o)
 }

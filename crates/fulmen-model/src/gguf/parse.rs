@@ -32,16 +32,14 @@ const MIN_KEY_BYTES: u64 = 8 + 1 + 4 + 1;
 const MIN_TENSOR_BYTES: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
 /// ggml types that this library does not support, by number.
-const UNSUPPORTED: [(u32, &str); 23] = [
+const UNSUPPORTED: [(u32, &str); 20] = [
     (9, "Q8_1"),
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
     (18, "IQ3_XXS"),
     (19, "IQ1_S"),
-    (20, "IQ4_NL"),
     (21, "IQ3_S"),
     (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (24, "I8"),
     (25, "I16"),
     (26, "I32"),
@@ -54,9 +52,23 @@ const UNSUPPORTED: [(u32, &str); 23] = [
     (34, "TQ1_0"),
     (35, "TQ2_0"),
     (36, "IQ4_NL_4_4"),
-    (39, "MXFP4"),
     (40, "NVFP4"),
 ];
+
+// No type is both supported and refused.
+const _: () = {
+    let mut row = 0;
+    while row < UNSUPPORTED.len() {
+        let mut at = 0;
+        while at < DType::ALL.len() {
+            if let Some(number) = DType::ALL[at].ggml_type() {
+                assert!(number != UNSUPPORTED[row].0);
+            }
+            at += 1;
+        }
+        row += 1;
+    }
+};
 
 /// The parsed header of one file.
 pub(super) struct Parsed {

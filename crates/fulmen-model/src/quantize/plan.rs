@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fulmen_core::DType;
 
-use super::recipe::{Choice, Recipe};
+use super::recipe::{Choice, Recipe, is_matrix};
 use super::run::QuantizeError;
 use crate::gguf::Metadata;
 use crate::source::{ModelSource, TensorInfo};
@@ -31,6 +31,17 @@ pub struct QuantizePlan {
 impl QuantizePlan {
     /// Plans the conversion of every tensor of a model.
     pub fn of(source: &dyn ModelSource, recipe: Recipe) -> Result<QuantizePlan, QuantizeError> {
+        QuantizePlan::with_types(source, recipe, &[])
+    }
+
+    /// As [`of`](QuantizePlan::of), with types for matrices whose name has a text in it; the first that
+    /// matches is used. Every text must match a matrix.
+    pub fn with_types(
+        source: &dyn ModelSource,
+        recipe: Recipe,
+        types: &[(String, DType)],
+    ) -> Result<QuantizePlan, QuantizeError> {
+        let mut matched = vec![false; types.len()];
         let layers = layers(source.tensors());
         let tied = source.tensor("output.weight").is_none();
         let mut plan = QuantizePlan {
@@ -43,7 +54,13 @@ impl QuantizePlan {
             requantized: BTreeMap::new(),
         };
         for tensor in source.tensors() {
-            let Choice { dtype, instead_of } = recipe.choose(tensor, layers, tied);
+            let mut choice = recipe.choose(tensor, layers, tied);
+            let own = types.iter().position(|(text, _)| tensor.name().contains(text.as_str()));
+            if let Some(own) = own.filter(|_| is_matrix(tensor)) {
+                matched[own] = true;
+                choice = Choice::of(tensor, types[own].1);
+            }
+            let Choice { dtype, instead_of } = choice;
             let after = TensorInfo::new(tensor.name(), tensor.dims(), dtype);
             let after = after.map_err(|error| QuantizeError::tensor(tensor, error))?;
             plan.before = plan.before.saturating_add(count(tensor.bytes()));
@@ -59,7 +76,10 @@ impl QuantizePlan {
             }
             plan.tensors.push(after);
         }
-        Ok(plan)
+        match matched.iter().position(|matched| !matched) {
+            Some(at) => Err(QuantizeError::NoMatch { text: types[at].0.clone() }),
+            None => Ok(plan),
+        }
     }
 
     /// The tensors of the new file.

@@ -35,6 +35,12 @@ pub enum QuantizeError {
     /// The tokenizer next to the model is not supported.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// A text that was given a type is in no matrix's name.
+    #[error("no matrix has {text:?} in its name")]
+    NoMatch {
+        /// The text.
+        text: String,
+    },
     /// The progress callback asked to stop.
     #[error("stopped; nothing was written")]
     Stopped,

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::error::SafetensorsProblem;
+use super::family::Family;
 use crate::gguf::{Array, Metadata};
 use crate::rope_factors::Llama3Scaling;
 
@@ -10,38 +11,63 @@ use crate::rope_factors::Llama3Scaling;
 #[derive(Debug, Deserialize)]
 pub(super) struct Config {
     model_type: String,
-    hidden_size: u32,
+    pub(super) hidden_size: u32,
     intermediate_size: u32,
-    num_hidden_layers: u32,
-    num_attention_heads: u32,
+    pub(super) num_hidden_layers: u32,
+    pub(super) num_attention_heads: u32,
     num_key_value_heads: Option<u32>,
     head_dim: Option<u32>,
     rms_norm_eps: f32,
     vocab_size: u32,
-    max_position_embeddings: u32,
-    hidden_act: Option<String>,
+    pub(super) max_position_embeddings: u32,
+    pub(super) hidden_act: Option<String>,
     #[serde(default)]
     tie_word_embeddings: bool,
     rope_theta: Option<f32>,
     rope_scaling: Option<Rope>,
     /// Where newer files store both of the above.
-    rope_parameters: Option<Rope>,
-    sliding_window: Option<u32>,
+    pub(super) rope_parameters: Option<Rope>,
+    pub(super) sliding_window: Option<u32>,
     use_sliding_window: Option<bool>,
     partial_rotary_factor: Option<f32>,
+    num_experts: Option<u32>,
+    num_local_experts: Option<u32>,
+    num_experts_per_tok: Option<u32>,
+    moe_intermediate_size: Option<u32>,
+    #[serde(default)]
+    norm_topk_prob: bool,
+    decoder_sparse_step: Option<u32>,
+    mlp_only_layers: Option<Vec<u32>>,
     bos_token_id: Option<u32>,
     eos_token_id: Option<Ids>,
+    #[serde(flatten)]
+    pub(super) family: Family,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Rope {
-    rope_theta: Option<f32>,
+pub(super) struct Rope {
+    pub(super) rope_theta: Option<f32>,
     #[serde(alias = "type")]
-    rope_type: Option<String>,
+    pub(super) rope_type: Option<String>,
     factor: Option<f32>,
     low_freq_factor: Option<f32>,
     high_freq_factor: Option<f32>,
-    original_max_position_embeddings: Option<u32>,
+    pub(super) original_max_position_embeddings: Option<u32>,
+    /// YaRN.
+    beta_fast: Option<f32>,
+    beta_slow: Option<f32>,
+    mscale: Option<f32>,
+    mscale_all_dim: Option<f32>,
+    attention_factor: Option<f32>,
+    truncate: Option<bool>,
+    /// The attention temperature of Ministral 3.
+    pub(super) llama_4_scaling_beta: Option<f32>,
+    /// LongRoPE.
+    pub(super) short_factor: Option<Vec<f32>>,
+    pub(super) long_factor: Option<Vec<f32>>,
+    /// The parameters of layers with and without a window, where they differ.
+    full_attention: Option<Box<Rope>>,
+    pub(super) sliding_attention: Option<Box<Rope>>,
 }
 
 /// One token id or several.
@@ -57,6 +83,20 @@ enum Scaling {
     None,
     Linear { factor: f32 },
     Llama3(Llama3Scaling),
+    Yarn(YarnScaling),
+    LongRope,
+}
+
+/// Parameters of YaRN.
+struct YarnScaling {
+    factor: f32,
+    original: u32,
+    beta_fast: f32,
+    beta_slow: f32,
+    /// How much of YaRN's own temperature is taken out again.
+    log_multiplier: f32,
+    /// Whether the bounds of the blended frequencies are whole numbers.
+    truncate: bool,
 }
 
 impl Config {
@@ -67,10 +107,20 @@ impl Config {
             "llama" | "mistral" => Ok("llama"),
             "qwen2" => Ok("qwen2"),
             "qwen3" => Ok("qwen3"),
+            "qwen3_moe" => Ok("qwen3moe"),
+            "gemma3_text" => Ok("gemma3"),
+            "ministral3" => Ok("mistral3"),
+            "phi3" => Ok("phi3"),
+            "granite" => Ok("granite"),
+            "smollm3" => Ok("smollm3"),
+            // OLMo 3 is OLMo 2 with sliding windows.
+            "olmo2" | "olmo3" => Ok("olmo2"),
+            "gpt_oss" => Ok("gpt-oss"),
             other => Err(SafetensorsProblem::Unsupported {
                 key: "model_type",
                 found: format!("{other:?}"),
-                expected: "llama, mistral, qwen2, qwen3",
+                expected: "llama, mistral, qwen2, qwen3, qwen3_moe, gemma3_text, ministral3, phi3, granite, \
+                           smollm3, olmo2, olmo3, gpt_oss",
             }),
         }
     }
@@ -88,12 +138,68 @@ impl Config {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
 
-    fn head_size(&self) -> u32 {
+    /// Experts of a layer; 0 if there are none.
+    pub(super) fn experts(&self) -> u32 {
+        self.num_experts.filter(|_| self.model_type.ends_with("_moe")).unwrap_or(0)
+    }
+
+    /// The keys of a mixture of experts.
+    fn describe_experts(&self, arch: &str, metadata: &mut Metadata) -> Result<(), SafetensorsProblem> {
+        if !self.model_type.ends_with("_moe") && arch != "gpt-oss" {
+            return Ok(());
+        }
+        let unsupported =
+            |key, found: String, expected| SafetensorsProblem::Unsupported { key, found, expected };
+        let missing = |key| unsupported(key, "missing".to_owned(), "a number");
+        let [count, inner] = match arch {
+            "gpt-oss" => [
+                ("num_local_experts", self.num_local_experts),
+                ("intermediate_size", Some(self.intermediate_size)),
+            ],
+            _ => [("num_experts", self.num_experts), ("moe_intermediate_size", self.moe_intermediate_size)],
+        };
+        for (key, (name, number)) in [
+            ("expert_count", count),
+            ("expert_used_count", ("num_experts_per_tok", self.num_experts_per_tok)),
+            ("expert_feed_forward_length", inner),
+        ] {
+            metadata.set(format!("{arch}.{key}"), number.ok_or_else(|| missing(name))?);
+        }
+        if arch == "gpt-oss" {
+            return Ok(());
+        }
+        metadata.set(format!("{arch}.expert_weights_norm"), self.norm_topk_prob);
+        // Layers without experts.
+        if let Some(step) = self.decoder_sparse_step.filter(|step| *step != 1) {
+            return Err(unsupported("decoder_sparse_step", step.to_string(), "1"));
+        }
+        if let Some(layers) = self.mlp_only_layers.as_ref().filter(|layers| !layers.is_empty()) {
+            return Err(unsupported("mlp_only_layers", format!("{layers:?}"), "none"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn head_size(&self) -> u32 {
         self.head_dim.unwrap_or_else(|| self.hidden_size.checked_div(self.num_attention_heads).unwrap_or(0))
     }
 
+    /// Elements of a head that RoPE rotates.
+    pub(super) fn rotated(&self) -> u32 {
+        let part = self.partial_rotary_factor.unwrap_or(1.0);
+        (self.head_size() as f32 * part) as u32
+    }
+
+    /// The RoPE parameters of layers that see everything.
+    pub(super) fn rope(&self) -> Option<&Rope> {
+        let newer = self.rope_parameters.as_ref();
+        let newer = newer.and_then(|rope| rope.full_attention.as_deref()).or(newer);
+        self.rope_scaling.as_ref().or(newer)
+    }
+
     fn rope_base(&self) -> f32 {
-        let newer = self.rope_parameters.as_ref().and_then(|rope| rope.rope_theta);
+        let newer = self.rope_parameters.as_ref();
+        let newer = newer.and_then(|rope| rope.full_attention.as_deref()).or(newer);
+        let newer = newer.and_then(|rope| rope.rope_theta);
         self.rope_theta.or(newer).unwrap_or(10_000.0)
     }
 
@@ -106,9 +212,7 @@ impl Config {
     }
 
     fn scaling(&self) -> Result<Scaling, SafetensorsProblem> {
-        let Some(rope) = self.rope_scaling.as_ref().or(self.rope_parameters.as_ref()) else {
-            return Ok(Scaling::None);
-        };
+        let Some(rope) = self.rope() else { return Ok(Scaling::None) };
         let missing = |key: &'static str| SafetensorsProblem::Unsupported {
             key: "rope_scaling",
             found: format!("without {key}"),
@@ -129,34 +233,57 @@ impl Config {
                     ),
                 }))
             }
+            Some("yarn") => {
+                let original = rope.original_max_position_embeddings;
+                let (mscale, all) = (rope.mscale.unwrap_or(1.0), rope.mscale_all_dim.unwrap_or(0.0));
+                if mscale != 1.0 || rope.attention_factor.is_some_and(|factor| factor != 1.0) {
+                    let found = format!("with mscale {mscale} or an attention factor");
+                    let expected = "YaRN with an mscale of 1";
+                    return Err(SafetensorsProblem::Unsupported { key: "rope_scaling", found, expected });
+                }
+                Ok(Scaling::Yarn(YarnScaling {
+                    factor: rope.factor.ok_or_else(|| missing("factor"))?,
+                    original: original.ok_or_else(|| missing("original_max_position_embeddings"))?,
+                    beta_fast: rope.beta_fast.unwrap_or(32.0),
+                    beta_slow: rope.beta_slow.unwrap_or(1.0),
+                    truncate: rope.truncate.unwrap_or(true),
+                    log_multiplier: if rope.attention_factor.is_some() { 1.0 } else { all },
+                }))
+            }
+            Some("longrope" | "su") => Ok(Scaling::LongRope),
             Some(other) => Err(SafetensorsProblem::Unsupported {
                 key: "rope_scaling.rope_type",
                 found: format!("{other:?}"),
-                expected: "default, linear, llama3",
+                expected: "default, linear, llama3, yarn, longrope",
             }),
         }
     }
 
-    /// The RoPE frequency factors, which GGUF files store as a tensor.
-    pub(super) fn rope_factors(&self) -> Result<Option<Vec<f32>>, SafetensorsProblem> {
-        let Scaling::Llama3(scaling) = self.scaling()? else { return Ok(None) };
+    /// The RoPE frequency factors, which GGUF files store as tensors, with the names of these.
+    pub(super) fn rope_factors(&self) -> Result<Vec<(&'static str, Vec<f32>)>, SafetensorsProblem> {
+        if let Some(long) = self.long_rope()? {
+            return Ok(vec![
+                ("rope_factors_long.weight", long.long),
+                ("rope_factors_short.weight", long.short),
+            ]);
+        }
+        let Scaling::Llama3(scaling) = self.scaling()? else { return Ok(Vec::new()) };
         let head_size = usize::try_from(self.head_size()).unwrap_or(usize::MAX);
         // A head is never wider than a hidden state, so larger values are invalid.
         if !(2..=1 << 20).contains(&head_size) {
             let found = head_size.to_string();
             return Err(SafetensorsProblem::Unsupported { key: "head_dim", found, expected: "2 to 1048576" });
         }
-        Ok(Some(scaling.factors(f64::from(self.rope_base()), head_size)))
+        Ok(vec![("rope_freqs.weight", scaling.factors(f64::from(self.rope_base()), head_size))])
     }
 
     /// The metadata of an equivalent GGUF file. Fails if the configuration requires something unsupported.
     pub(super) fn metadata(&self, name: &str) -> Result<Metadata, SafetensorsProblem> {
         let arch = self.architecture()?;
         let unsupported = |key, found, expected| SafetensorsProblem::Unsupported { key, found, expected };
-        if let Some(act) = self.hidden_act.as_deref().filter(|act| *act != "silu") {
-            return Err(unsupported("hidden_act", format!("{act:?}"), "silu"));
-        }
-        if let Some(factor) = self.partial_rotary_factor.filter(|factor| *factor != 1.0) {
+        self.check_activation()?;
+        let partial = self.partial_rotary_factor.filter(|factor| *factor != 1.0);
+        if let Some(factor) = partial.filter(|factor| arch != "phi3" || !(0.0..1.0).contains(factor)) {
             return Err(unsupported("partial_rotary_factor", factor.to_string(), "1"));
         }
         let mut metadata = Metadata::new();
@@ -171,17 +298,38 @@ impl Config {
             ("attention.head_count_kv", self.kv_heads()),
             ("attention.key_length", self.head_size()),
             ("attention.value_length", self.head_size()),
-            ("rope.dimension_count", self.head_size()),
+            ("rope.dimension_count", self.rotated()),
             ("vocab_size", self.vocab_size),
         ] {
             metadata.set(format!("{arch}.{key}"), number);
         }
+        self.describe_experts(arch, &mut metadata)?;
         metadata.set(format!("{arch}.attention.layer_norm_rms_epsilon"), self.rms_norm_eps);
         metadata.set(format!("{arch}.rope.freq_base"), self.rope_base());
         if let Scaling::Linear { factor } = self.scaling()? {
             metadata.set(format!("{arch}.rope.scaling.type"), "linear");
             metadata.set(format!("{arch}.rope.scaling.factor"), factor);
         }
+        if let Scaling::Yarn(yarn) = self.scaling()? {
+            metadata.set(format!("{arch}.rope.scaling.type"), "yarn");
+            metadata.set(format!("{arch}.rope.scaling.original_context_length"), yarn.original);
+            for (key, value) in [
+                ("factor", yarn.factor),
+                ("yarn_beta_fast", yarn.beta_fast),
+                ("yarn_beta_slow", yarn.beta_slow),
+                ("yarn_log_multiplier", yarn.log_multiplier),
+            ] {
+                metadata.set(format!("{arch}.rope.scaling.{key}"), value);
+            }
+            if !yarn.truncate {
+                metadata.set(format!("{arch}.rope.scaling.yarn_truncate"), false);
+            }
+        }
+        if let Some(long) = self.long_rope()? {
+            metadata.set(format!("{arch}.rope.scaling.original_context_length"), long.original);
+            metadata.set(format!("{arch}.rope.scaling.attn_factor"), long.magnitude);
+        }
+        self.describe_family(&mut metadata)?;
         if let Some(bos) = self.bos_token_id {
             metadata.set("tokenizer.ggml.bos_token_id", bos);
         }

@@ -136,6 +136,34 @@ pub enum SafetensorsProblem {
         /// The heads.
         heads: usize,
     },
+    /// An expert that the configuration does not have.
+    #[error("tensor {tensor:?} belongs to an expert that does not exist: num_experts is {experts}")]
+    ExtraExpert {
+        /// The tensor.
+        tensor: String,
+        /// Experts of a layer.
+        experts: usize,
+    },
+    /// The weight of an expert is missing.
+    #[error("the weight of expert {expert} of {experts} is missing in {tensor:?}")]
+    MissingExpert {
+        /// The GGUF name of the weights of all experts.
+        tensor: String,
+        /// The expert.
+        expert: usize,
+        /// Experts of a layer.
+        experts: usize,
+    },
+    /// The weights of two experts differ in shape or type.
+    #[error("tensor {tensor:?} is {found}; those of the other experts are {expected}")]
+    ExpertShape {
+        /// The tensor.
+        tensor: String,
+        /// Its shape and type.
+        found: String,
+        /// Shape and type of the others.
+        expected: String,
+    },
     /// A configuration value that is not supported.
     #[error("{key} is {found}, which is not supported (supported: {expected})")]
     Unsupported {

@@ -13,7 +13,9 @@ use serde::de::DeserializeOwned;
 
 use super::config::{Config, TEMPLATE, TokenizerConfig};
 use super::error::{SafetensorsError, SafetensorsProblem};
+use super::experts::{ExpertPart, StackedExperts};
 use super::header::{SafetensorsFile, no_memory};
+use super::mxfp4::{Mxfp4Origin, Mxfp4Tensors};
 use super::names::{Name, gguf_name};
 use crate::gguf::storage::Storage;
 use crate::gguf::{Metadata, TensorData};
@@ -25,9 +27,11 @@ const MAX_JSON: u64 = 64 << 20;
 
 /// A model from a folder with `config.json` and safetensors files, with GGUF keys and names.
 ///
-/// Matrices keep their type (F32, F16, BF16) and are memory-mapped. Two things are converted on access, so
-/// that the source looks like a GGUF file: vectors become F32, and the rows of `llama`'s query and key
-/// matrices are permuted to GGUF order (interleaved RoPE pairs).
+/// Matrices keep their type (F32, F16, BF16) and are memory-mapped. Three things are converted on access, so
+/// that the source looks like a GGUF file: vectors and the routers of experts become F32 (with 1 added to the
+/// norms of Gemma), the rows of the query and key matrices of `llama` and its relatives are permuted to GGUF
+/// order (interleaved RoPE pairs), and the weights of experts are stacked to one tensor per layer and
+/// projection, or those of gpt-oss, in MXFP4, brought into GGUF order.
 ///
 /// For files that change while they are open, see [`GgufFile`](crate::gguf::GgufFile).
 pub struct SafetensorsFolder {
@@ -42,7 +46,13 @@ pub struct SafetensorsFolder {
 
 enum Origin {
     /// A tensor in a file.
-    File { file: usize, range: Range<usize>, dtype: DType, heads: Option<usize> },
+    File { file: usize, range: Range<usize>, dtype: DType, heads: Option<usize>, offset: f32 },
+    /// The weights of all experts, one after another.
+    Experts(Vec<ExpertPart>),
+    /// Blocks of gpt-oss.
+    Mxfp4(Mxfp4Origin),
+    /// Every second value of vectors, from the first or the second one on, as F32.
+    EverySecond { file: usize, range: Range<usize>, dtype: DType, first: usize },
     /// Values computed from the configuration.
     Computed(Arc<F32Data>),
 }
@@ -80,11 +90,10 @@ impl SafetensorsFolder {
         };
         folder.read_tokenizer_config()?;
         folder.read_weights(&config)?;
-        if let Some(factors) = config.rope_factors().map_err(at_config)? {
-            let info = TensorInfo::new("rope_freqs.weight", &[factors.len()], DType::F32);
-            let info = info.map_err(|error| {
-                at_config(SafetensorsProblem::Size { tensor: "rope_freqs.weight".to_owned(), error })
-            })?;
+        for (name, factors) in config.rope_factors().map_err(at_config)? {
+            let info = TensorInfo::new(name, &[factors.len()], DType::F32);
+            let info =
+                info.map_err(|error| at_config(SafetensorsProblem::Size { tensor: name.to_owned(), error }))?;
             folder.add(info, Origin::Computed(Arc::new(F32Data(factors))), &config_path)?;
         }
         Ok(folder)
@@ -123,6 +132,9 @@ impl SafetensorsFolder {
             None => return Err(SafetensorsError::new(&self.path, SafetensorsProblem::NoWeights)),
         };
         let mut found: HashMap<String, &str> = HashMap::new();
+        let mut experts = StackedExperts::new(config.experts());
+        let mut blocks = Mxfp4Tensors::default();
+        let is_gpt_oss = config.architecture().map_err(at_index)? == "gpt-oss";
         for name in names {
             // A name with a separator could leave the folder.
             if Path::new(name).file_name() != Some(name.as_ref()) || name.contains(['/', '\\']) {
@@ -135,10 +147,25 @@ impl SafetensorsFolder {
             self.files.push((path.clone(), file.bytes, file.storage));
             found.try_reserve(file.tensors.len()).map_err(|error| at(no_memory(error)))?;
             self.reserve(file.tensors.len()).map_err(|error| at(no_memory(error)))?;
+            for raw in file.raw {
+                if !is_gpt_oss {
+                    return Err(at(SafetensorsProblem::Type { tensor: raw.name, dtype: "U8".to_owned() }));
+                }
+                found.insert(raw.name.clone(), name);
+                blocks.add(raw, number).map_err(at)?;
+            }
             for (info, range) in file.tensors {
                 found.insert(info.name().to_owned(), name);
-                self.add_from_file(config, info, number, range, &path)?;
+                self.add_from_file(config, info, number, range, &path, &mut experts)?;
             }
+        }
+        for (info, parts) in experts.finish().map_err(|problem| SafetensorsError::new(&self.path, problem))? {
+            let path = self.path.clone();
+            self.add(info, Origin::Experts(parts), &path)?;
+        }
+        for (info, origin) in blocks.finish().map_err(|problem| SafetensorsError::new(&self.path, problem))? {
+            let path = self.path.clone();
+            self.add(info, Origin::Mxfp4(origin), &path)?;
         }
         let mut expected = index.iter().flat_map(|index| &index.weight_map);
         match expected.find(|(tensor, file)| found.get(*tensor) != Some(&file.as_str())) {
@@ -157,11 +184,19 @@ impl SafetensorsFolder {
         file: usize,
         range: Range<usize>,
         path: &Path,
+        experts: &mut StackedExperts,
     ) -> Result<(), SafetensorsError> {
         let at = |problem| SafetensorsError::new(path, problem);
         let unknown = || at(SafetensorsProblem::UnknownTensor(info.name().to_owned()));
-        let name = match gguf_name(info.name()).ok_or_else(unknown)? {
+        let architecture = config.architecture().map_err(at)?;
+        let name = match gguf_name(info.name(), architecture).ok_or_else(unknown)? {
             Name::Unused => return Ok(()),
+            Name::Expert { name, expert } => {
+                return experts.add(name, expert, &info, ExpertPart { file, range }).map_err(at);
+            }
+            Name::GateUp(names) => {
+                return self.add_gate_up(&info, names, file, range, path);
+            }
             // A copy of the tied embedding, which is used instead.
             Name::Known(name) if name == "output.weight" && config.tied() => return Ok(()),
             Name::Known(name) => name,
@@ -171,8 +206,10 @@ impl SafetensorsFolder {
             Some("attn_k") => Some(config.kv_heads()),
             _ => None,
         };
-        let llama = config.architecture().map_err(at)? == "llama";
-        let heads = heads.filter(|_| llama).map(|heads| usize::try_from(heads).unwrap_or(usize::MAX));
+        let interleaves = config.interleaves().map_err(at)?;
+        let norm = name.ends_with("norm.weight");
+        let offset = if norm { config.norm_offset().map_err(at)? } else { 0.0 };
+        let heads = heads.filter(|_| interleaves).map(|heads| usize::try_from(heads).unwrap_or(usize::MAX));
         if let Some(heads) = heads {
             let found = if info.dims().len() == 1 { info.width() } else { info.rows() };
             if heads == 0 || !found.is_multiple_of(heads) || !(found / heads).is_multiple_of(2) {
@@ -180,11 +217,34 @@ impl SafetensorsFolder {
                 return Err(at(SafetensorsProblem::Heads { tensor, found, heads }));
             }
         }
-        let dtype = if info.dims().len() == 1 { DType::F32 } else { info.dtype() };
+        let dtype = if is_single(&name, info.dims()) { DType::F32 } else { info.dtype() };
         let ours = TensorInfo::new(name, info.dims(), dtype);
         let ours =
             ours.map_err(|error| at(SafetensorsProblem::Size { tensor: info.name().to_owned(), error }))?;
-        self.add(ours, Origin::File { file, range, dtype: info.dtype(), heads }, path)
+        self.add(ours, Origin::File { file, range, dtype: info.dtype(), heads, offset }, path)
+    }
+
+    /// Vectors of gate and up, whose values come in turn.
+    fn add_gate_up(
+        &mut self,
+        info: &TensorInfo,
+        names: [String; 2],
+        file: usize,
+        range: Range<usize>,
+        path: &Path,
+    ) -> Result<(), SafetensorsError> {
+        let at = |problem| SafetensorsError::new(path, problem);
+        let &[width, experts] = info.dims() else {
+            let shape = info.dims().iter().rev().map(|&dim| dim as u64).collect();
+            return Err(at(SafetensorsProblem::Shape { tensor: info.name().to_owned(), shape }));
+        };
+        for (first, name) in names.into_iter().enumerate() {
+            let ours = TensorInfo::new(&name, &[width / 2, experts], DType::F32);
+            let ours = ours.map_err(|error| at(SafetensorsProblem::Size { tensor: name, error }))?;
+            let origin = Origin::EverySecond { file, range: range.clone(), dtype: info.dtype(), first };
+            self.add(ours, origin, path)?;
+        }
+        Ok(())
     }
 
     /// Makes room for this many more tensors.
@@ -209,9 +269,22 @@ impl SafetensorsFolder {
         let missing = || SafetensorsError::new(&self.path, SafetensorsProblem::NoTensor(name.to_owned()));
         let at = self.index.get(name).copied().ok_or_else(missing)?;
         let info = &self.tensors[at];
-        let (file, range, dtype, heads) = match &self.origins[at] {
+        let (file, range, dtype, heads, offset) = match &self.origins[at] {
             Origin::Computed(values) => return Ok(values.clone()),
-            Origin::File { file, range, dtype, heads } => (*file, range.clone(), *dtype, *heads),
+            Origin::Experts(parts) => return self.stacked(parts, info.bytes()),
+            Origin::Mxfp4(origin) => return self.converted(origin, info.bytes()),
+            Origin::EverySecond { file, range, dtype, first } => {
+                let data = self.bytes(*file, range)?;
+                let wrong = |error| {
+                    let problem = SafetensorsProblem::Size { tensor: name.to_owned(), error };
+                    SafetensorsError::new(&self.files[*file].0, problem)
+                };
+                let all = quant::dequantize_to_vec(*dtype, &data, 2 * info.elements()).map_err(wrong)?;
+                return Ok(Arc::new(F32Data(all.into_iter().skip(*first).step_by(2).collect())));
+            }
+            Origin::File { file, range, dtype, heads, offset } => {
+                (*file, range.clone(), *dtype, *heads, *offset)
+            }
         };
         let (path, _, storage) = &self.files[file];
         let at = |problem| SafetensorsError::new(path, problem);
@@ -220,9 +293,10 @@ impl SafetensorsFolder {
             at(SafetensorsProblem::Io { call: "convert a tensor of it", error: error.into() })
         };
         let data = TensorData::new(storage.clone(), range);
-        if info.dims().len() == 1 {
+        if is_single(name, info.dims()) {
             let wrong = |error| at(SafetensorsProblem::Size { tensor: name.to_owned(), error });
-            let values = quant::dequantize_to_vec(dtype, &data, info.elements()).map_err(wrong)?;
+            let mut values = quant::dequantize_to_vec(dtype, &data, info.elements()).map_err(wrong)?;
+            values.iter_mut().for_each(|value| *value += offset);
             return Ok(Arc::new(F32Data(match heads {
                 Some(heads) => neox_to_interleaved(&values, heads, 1).map_err(full)?,
                 None => values,
@@ -235,6 +309,73 @@ impl SafetensorsFolder {
             None => Ok(data.shared()),
         }
     }
+}
+
+impl SafetensorsFolder {
+    /// Bytes of a file that has not changed.
+    fn bytes(&self, file: usize, range: &Range<usize>) -> Result<TensorData, SafetensorsError> {
+        let (path, _, storage) = &self.files[file];
+        let at = |problem| SafetensorsError::new(path, SafetensorsProblem::File(problem));
+        storage.check().map_err(at)?;
+        Ok(TensorData::new(storage.clone(), range.clone()))
+    }
+
+    /// Blocks of MXFP4 in GGUF order.
+    fn converted(&self, origin: &Mxfp4Origin, bytes: usize) -> Result<SharedBytes, SafetensorsError> {
+        let blocks = self.bytes(origin.blocks.file, &origin.blocks.range)?;
+        let scales = self.bytes(origin.scales.file, &origin.scales.range)?;
+        let mut out = Vec::new();
+        out.try_reserve_exact(bytes).map_err(|error| {
+            let problem = SafetensorsProblem::Io { call: "convert a tensor of it", error: error.into() };
+            SafetensorsError::new(&self.path, problem)
+        })?;
+        origin.convert(&blocks, &scales, &mut out);
+        Ok(Arc::new(out))
+    }
+
+    /// The bytes of all parts, one after another.
+    fn stacked(&self, parts: &[ExpertPart], bytes: usize) -> Result<SharedBytes, SafetensorsError> {
+        let mut stacked = Vec::new();
+        let full = |error: TryReserveError| {
+            let problem = SafetensorsProblem::Io { call: "stack the experts of it", error: error.into() };
+            SafetensorsError::new(&self.path, problem)
+        };
+        stacked.try_reserve_exact(bytes).map_err(full)?;
+        for ExpertPart { file, range } in parts {
+            stacked.extend_from_slice(&self.bytes(*file, range)?);
+        }
+        Ok(Arc::new(stacked))
+    }
+
+    /// Reads the bytes from `offset` on of equal parts that follow one another.
+    fn read_stacked(
+        &self,
+        parts: &[ExpertPart],
+        offset: usize,
+        out: &mut [u8],
+    ) -> Result<bool, SafetensorsError> {
+        let mut done = 0;
+        while done < out.len() {
+            let size = parts.first().map_or(0, |part| part.range.len());
+            let (part, start) = ((offset + done) / size.max(1), (offset + done) % size.max(1));
+            let Some(ExpertPart { file, range }) = parts.get(part) else { return Ok(false) };
+            let take = (size - start).min(out.len() - done);
+            let (path, _, storage) = &self.files[*file];
+            let read = storage.read_at(range, start, &mut out[done..done + take]);
+            let at = |problem| SafetensorsError::new(path, SafetensorsProblem::File(problem));
+            if !read.map_err(at)? {
+                return Ok(false);
+            }
+            done += take;
+        }
+        Ok(true)
+    }
+}
+
+/// Whether a tensor is F32 in GGUF files whatever their type: vectors, the routers of experts, and biases of
+/// experts.
+fn is_single(name: &str, dims: &[usize]) -> bool {
+    dims.len() == 1 || name.ends_with(".ffn_gate_inp.weight") || name.ends_with("_exps.bias")
 }
 
 /// Permutes the rows of each head from NeoX-style RoPE order (`0, 1, …, h, h+1, …`, row `i` paired with `i +
@@ -300,11 +441,12 @@ impl ModelSource for SafetensorsFolder {
     fn read_at(&self, name: &str, offset: usize, out: &mut [u8]) -> Result<bool, SourceError> {
         let Some(&at) = self.index.get(name) else { return Ok(false) };
         match &self.origins[at] {
-            Origin::File { file, range, heads: None, .. } if self.tensors[at].dims().len() > 1 => {
+            Origin::File { file, range, heads: None, .. } if !is_single(name, self.tensors[at].dims()) => {
                 let (path, _, storage) = &self.files[*file];
                 let read = storage.read_at(range, offset, out);
                 Ok(read.map_err(|problem| SafetensorsError::new(path, SafetensorsProblem::File(problem)))?)
             }
+            Origin::Experts(parts) => Ok(self.read_stacked(parts, offset, out)?),
             _ => Ok(false),
         }
     }

@@ -25,7 +25,21 @@ pub(super) const MAX_HEADER: u64 = 100_000_000;
 pub(super) struct SafetensorsFile {
     pub(super) bytes: u64,
     pub(super) storage: Arc<Storage>,
-    pub(super) tensors: Vec<(TensorInfo, Range<usize>)>,
+    pub(super) tensors: Vec<Located>,
+    /// Tensors of bytes (U8).
+    pub(super) raw: Vec<RawTensor>,
+}
+
+/// A tensor and its bytes in the file.
+pub(super) type Located = (TensorInfo, Range<usize>);
+
+/// A tensor of bytes, which mean something only together with others.
+#[derive(Clone, Debug)]
+pub(super) struct RawTensor {
+    pub(super) name: String,
+    /// As the file has it: the width last.
+    pub(super) shape: Vec<usize>,
+    pub(super) range: Range<usize>,
 }
 
 /// A header entry.
@@ -71,9 +85,9 @@ impl SafetensorsFile {
         let bytes = file.size;
         let (header, start) = header(&file.file, bytes)?;
         let Entries(entries) = serde_json::from_slice(&header)?;
-        let tensors = tensors(entries, start, bytes)?;
+        let (tensors, raw) = tensors(entries, start, bytes)?;
         let storage = Storage::Mapped(file.map().map_err(SafetensorsProblem::File)?);
-        Ok(SafetensorsFile { bytes, storage: Arc::new(storage), tensors })
+        Ok(SafetensorsFile { bytes, storage: Arc::new(storage), tensors, raw })
     }
 }
 
@@ -99,9 +113,9 @@ fn tensors(
     entries: Vec<(String, Entry)>,
     start: u64,
     file: u64,
-) -> Result<Vec<(TensorInfo, Range<usize>)>, SafetensorsProblem> {
-    let mut names = HashSet::new();
-    let mut tensors: Vec<(TensorInfo, Range<usize>)> = Vec::new();
+) -> Result<(Vec<Located>, Vec<RawTensor>), SafetensorsProblem> {
+    let (mut names, mut raw) = (HashSet::new(), Vec::new());
+    let mut tensors: Vec<Located> = Vec::new();
     names.try_reserve(entries.len()).map_err(no_memory)?;
     tensors.try_reserve_exact(entries.len()).map_err(no_memory)?;
     for (name, Entry { dtype, shape: List(shape), data_offsets }) in entries {
@@ -109,42 +123,54 @@ fn tensors(
             return Err(SafetensorsProblem::Duplicate(name));
         }
         let dtype = match dtype.as_str() {
-            "F32" => DType::F32,
-            "F16" => DType::F16,
-            "BF16" => DType::BF16,
+            "F32" => Some(DType::F32),
+            "F16" => Some(DType::F16),
+            "BF16" => Some(DType::BF16),
+            "U8" => None,
             _ => return Err(SafetensorsProblem::Type { tensor: name, dtype }),
         };
         let dims: Option<Vec<usize>> = shape.iter().rev().map(|&dim| usize::try_from(dim).ok()).collect();
         let dims = dims.filter(|dims| (1..=4).contains(&dims.len()) && !dims.contains(&0));
-        let Some(dims) = dims else { return Err(SafetensorsProblem::Shape { tensor: name, shape }) };
-        let info = TensorInfo::new(&name, &dims, dtype);
+        let Some(mut dims) = dims else { return Err(SafetensorsProblem::Shape { tensor: name, shape }) };
+        let info = dtype.map(|dtype| TensorInfo::new(&name, &dims, dtype)).transpose();
         let info = info.map_err(|error| SafetensorsProblem::Size { tensor: name.clone(), error })?;
-        let range = locate(&info, data_offsets, start, file);
+        let bytes = || dims.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
+        let needed = info.as_ref().map_or_else(|| bytes().unwrap_or(usize::MAX), TensorInfo::bytes);
         let wrong = || SafetensorsProblem::Offsets {
             tensor: name.clone(),
             start: data_offsets.0,
             end: data_offsets.1,
-            needed: u64::try_from(info.bytes()).unwrap_or(u64::MAX),
+            needed: u64::try_from(needed).unwrap_or(u64::MAX),
             data: file.saturating_sub(start),
         };
-        let range = range.ok_or_else(wrong)?;
-        tensors.push((info, range));
+        let range = locate(needed, data_offsets, start, file).ok_or_else(wrong)?;
+        match info {
+            Some(info) => tensors.push((info, range)),
+            None => {
+                dims.reverse();
+                memory::push(&mut raw, RawTensor { name, shape: dims, range }).map_err(no_memory)?;
+            }
+        }
     }
     tensors.sort_unstable_by_key(|(_, range)| range.start);
-    for pair in tensors.windows(2) {
-        let [(first, a), (second, b)] = pair else { continue };
+    let floats = tensors.iter().map(|(info, range)| (info.name(), range));
+    let mut places: Vec<(&str, &Range<usize>)> =
+        floats.chain(raw.iter().map(|raw| (raw.name.as_str(), &raw.range))).collect();
+    places.sort_unstable_by_key(|(_, range)| range.start);
+    for pair in places.windows(2) {
+        let [(first, a), (second, b)] = *pair else { continue };
         if b.start < a.end {
-            let (first, second) = (first.name().to_owned(), second.name().to_owned());
+            let (first, second) = (first.to_owned(), second.to_owned());
             return Err(SafetensorsProblem::Overlap { first, second });
         }
     }
-    Ok(tensors)
+    Ok((tensors, raw))
 }
 
 /// The tensor's byte range in the file, if the offsets are valid.
-fn locate(info: &TensorInfo, (from, to): (u64, u64), start: u64, file: u64) -> Option<Range<usize>> {
+fn locate(needed: usize, (from, to): (u64, u64), start: u64, file: u64) -> Option<Range<usize>> {
     let size = to.checked_sub(from)?;
     let end = start.checked_add(to).filter(|&end| end <= file)?;
     let range = usize::try_from(start.checked_add(from)?).ok()?..usize::try_from(end).ok()?;
-    (usize::try_from(size) == Ok(info.bytes())).then_some(range)
+    (usize::try_from(size) == Ok(needed)).then_some(range)
 }

@@ -4,8 +4,11 @@
 
 mod config;
 mod error;
+mod experts;
+mod family;
 mod folder;
 mod header;
+mod mxfp4;
 mod names;
 
 pub use error::{SafetensorsError, SafetensorsProblem};

@@ -5,6 +5,10 @@
 pub(super) enum Name {
     /// The GGUF name.
     Known(String),
+    /// The weight of one expert, which is a part of the tensor with this GGUF name.
+    Expert { name: String, expert: usize },
+    /// Vectors of all experts, those of gate and up in turn: parts of the tensors with these GGUF names.
+    GateUp([String; 2]),
     /// A tensor that is derived from the configuration and not used.
     Unused,
 }
@@ -17,7 +21,7 @@ const WHOLE: [(&str, &str); 3] = [
 ];
 
 /// Names inside a layer, without the last component.
-const LAYER: [(&str, &str); 11] = [
+const LAYER: [(&str, &str); 14] = [
     ("input_layernorm", "attn_norm"),
     ("post_attention_layernorm", "ffn_norm"),
     ("self_attn.q_proj", "attn_q"),
@@ -26,13 +30,39 @@ const LAYER: [(&str, &str); 11] = [
     ("self_attn.o_proj", "attn_output"),
     ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
+    ("mlp.gate", "ffn_gate_inp"),
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
+    ("self_attn.qkv_proj", "attn_qkv"),
+    ("mlp.gate_up_proj", "ffn_up"),
 ];
 
-/// The GGUF name of a tensor; `None` if it is unknown.
-pub(super) fn gguf_name(name: &str) -> Option<Name> {
+/// Names inside a layer of architectures with norms after attention and feed-forward.
+const POST_NORMS: [(&str, &str); 3] = [
+    ("post_attention_layernorm", "post_attention_norm"),
+    ("pre_feedforward_layernorm", "ffn_norm"),
+    ("post_feedforward_layernorm", "post_ffw_norm"),
+];
+
+/// Names inside a layer of gpt-oss, which differ from those of others.
+const GPT_OSS: [(&str, &str); 5] = [
+    ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+    ("self_attn.sinks", "attn_sinks.weight"),
+    ("mlp.router.weight", "ffn_gate_inp.weight"),
+    ("mlp.router.bias", "ffn_gate_inp.bias"),
+    ("mlp.experts.down_proj_bias", "ffn_down_exps.bias"),
+];
+
+/// Names of the weights of an expert.
+const EXPERT: [(&str, &str); 3] = [
+    ("gate_proj.weight", "ffn_gate_exps"),
+    ("up_proj.weight", "ffn_up_exps"),
+    ("down_proj.weight", "ffn_down_exps"),
+];
+
+/// The GGUF name of a tensor of an architecture; `None` if it is unknown.
+pub(super) fn gguf_name(name: &str, architecture: &str) -> Option<Name> {
     if let Some((_, known)) = WHOLE.iter().find(|(theirs, _)| *theirs == name) {
         return Some(Name::Known((*known).to_owned()));
     }
@@ -43,8 +73,26 @@ pub(super) fn gguf_name(name: &str) -> Option<Name> {
     if part == "self_attn.rotary_emb.inv_freq" {
         return Some(Name::Unused);
     }
+    if architecture == "gpt-oss" {
+        if part == "mlp.experts.gate_up_proj_bias" {
+            return Some(Name::GateUp(
+                ["gate", "up"].map(|part| format!("blk.{layer}.ffn_{part}_exps.bias")),
+            ));
+        }
+        if let Some((_, ours)) = GPT_OSS.iter().find(|(theirs, _)| *theirs == part) {
+            return Some(Name::Known(format!("blk.{layer}.{ours}")));
+        }
+    }
+    if let Some(part) = part.strip_prefix("mlp.experts.") {
+        let (expert, part) = part.split_once('.')?;
+        let (_, ours) = EXPERT.iter().find(|(theirs, _)| *theirs == part)?;
+        // Written as converters write it, so that no two names mean one expert.
+        let number: usize = expert.parse().ok().filter(|number: &usize| number.to_string() == expert)?;
+        return Some(Name::Expert { name: format!("blk.{layer}.{ours}.weight"), expert: number });
+    }
     let (part, kind) = part.rsplit_once('.')?;
-    let (_, ours) = LAYER.iter().find(|(theirs, _)| *theirs == part)?;
+    let post_norms = if matches!(architecture, "gemma3" | "olmo2") { &POST_NORMS[..] } else { &[] };
+    let (_, ours) = post_norms.iter().chain(&LAYER).find(|(theirs, _)| *theirs == part)?;
     matches!(kind, "weight" | "bias").then(|| Name::Known(format!("blk.{layer}.{ours}.{kind}")))
 }
 
@@ -61,20 +109,36 @@ mod tests {
             ("model.layers.31.self_attn.k_proj.bias", "blk.31.attn_k.bias"),
             ("model.layers.7.post_attention_layernorm.weight", "blk.7.ffn_norm.weight"),
             ("model.layers.7.mlp.down_proj.weight", "blk.7.ffn_down.weight"),
+            ("model.layers.7.mlp.gate.weight", "blk.7.ffn_gate_inp.weight"),
             ("model.layers.7.self_attn.q_norm.weight", "blk.7.attn_q_norm.weight"),
         ] {
-            assert_eq!(gguf_name(theirs), Some(Name::Known(ours.to_owned())));
+            assert_eq!(gguf_name(theirs, "llama"), Some(Name::Known(ours.to_owned())));
         }
-        assert_eq!(gguf_name("model.layers.3.self_attn.rotary_emb.inv_freq"), Some(Name::Unused));
+        let norm = gguf_name("model.layers.7.post_attention_layernorm.weight", "gemma3");
+        assert_eq!(norm, Some(Name::Known("blk.7.post_attention_norm.weight".to_owned())));
+        for (theirs, ours) in [
+            ("model.layers.7.self_attn.sinks", "blk.7.attn_sinks.weight"),
+            ("model.layers.7.mlp.router.bias", "blk.7.ffn_gate_inp.bias"),
+            ("model.layers.7.self_attn.o_proj.bias", "blk.7.attn_output.bias"),
+            ("model.layers.7.post_attention_layernorm.weight", "blk.7.post_attention_norm.weight"),
+            ("model.layers.7.mlp.experts.down_proj_bias", "blk.7.ffn_down_exps.bias"),
+        ] {
+            assert_eq!(gguf_name(theirs, "gpt-oss"), Some(Name::Known(ours.to_owned())));
+        }
+        let expert = Name::Expert { name: "blk.3.ffn_up_exps.weight".to_owned(), expert: 11 };
+        assert_eq!(gguf_name("model.layers.3.mlp.experts.11.up_proj.weight", "qwen3moe"), Some(expert));
+        assert_eq!(gguf_name("model.layers.3.self_attn.rotary_emb.inv_freq", "llama"), Some(Name::Unused));
         for unknown in [
             "",
             "model.layers.3",
             "model.layers.x.mlp.up_proj.weight",
             "model.layers..mlp.up_proj.weight",
-            "model.layers.3.mlp.experts.0.up_proj.weight",
+            "model.layers.3.mlp.experts.00.up_proj.weight",
+            "model.layers.3.mlp.experts.x.up_proj.weight",
+            "model.layers.3.mlp.experts.0.up_proj.bias",
             "model.layers.3.mlp.up_proj.weight_scale",
         ] {
-            assert_eq!(gguf_name(unknown), None, "{unknown}");
+            assert_eq!(gguf_name(unknown, "llama"), None, "{unknown}");
         }
     }
 }

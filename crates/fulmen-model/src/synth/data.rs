@@ -56,7 +56,13 @@ pub(super) fn data(shape: &ModelShape, tensor: &TensorInfo, seed: u64) -> Result
         return quant::quantize_to_vec(dtype, &rope_factors(shape));
     }
     let (mean, deviation) = match name {
+        "rope_factors_long.weight" => (4.0, 0.5),
         _ if name.ends_with(".bias") => (0.0, 0.2),
+        // Logits beside those of keys.
+        _ if name.ends_with(".attn_sinks.weight") => (0.0, 1.0),
+        // Rates of decay.
+        _ if name.ends_with(".ssm_a") => (-1.0, 0.2),
+        _ if name.ends_with(".ffn_gate_inp_shexp.weight") => (0.0, 1.0 / (tensor.width() as f32).sqrt()),
         _ if tensor.dims().len() == 1 => (1.0, 0.1),
         _ => (0.0, 1.0 / (tensor.width() as f32).sqrt()),
     };

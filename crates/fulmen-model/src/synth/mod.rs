@@ -14,6 +14,8 @@
 //! ```
 
 mod data;
+mod delta_net;
+mod family;
 mod shape;
 mod source;
 mod tokenizer;
@@ -25,7 +27,7 @@ use fulmen_core::DTypeError;
 use crate::gguf::{GgufError, GgufFile, GgufWriteError, GgufWriter, Metadata};
 use crate::quantize::Recipe;
 use crate::source::TensorInfo;
-pub use shape::{ModelShape, PRESETS};
+pub use shape::{ExpertShape, ModelShape, PRESETS};
 pub use source::SynthSource;
 
 /// A model with random weights.

@@ -16,8 +16,10 @@
 //! # Ok::<(), fulmen_model::template::TemplateError>(())
 //! ```
 
+mod answer;
 mod error;
 mod family;
+mod harmony;
 mod jinja;
 mod tools;
 
@@ -25,13 +27,14 @@ use std::time::SystemTime;
 
 use serde_json::json;
 
+pub use answer::{AnswerParser, ParsedText};
 pub use error::TemplateError;
 pub use jinja::Failure;
 use jinja::{Field, Template, Text, Variable};
-pub use tools::{ToolCall, ToolFormat};
+pub use tools::{ToolCall, ToolChoice, ToolError, ToolFormat, ToolSpec};
 
 use crate::gguf::Metadata;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Special, Tokenizer};
 
 /// Size limit of a template. The largest real ones have about 30 KB.
 const MAX_SOURCE: usize = 1 << 20;
@@ -110,6 +113,7 @@ pub struct ChatTemplate {
     template: Template,
     tools: Option<ToolFormat>,
     reasons: bool,
+    channels: bool,
 }
 
 impl ChatTemplate {
@@ -120,8 +124,9 @@ impl ChatTemplate {
         }
         let template =
             Template::new(source).map_err(|(failure, line)| TemplateError::Read { line, failure })?;
-        let reasons = source.contains("<think>") || source.contains("</think>");
-        Ok(ChatTemplate { template, tools: ToolFormat::of_template(source), reasons })
+        let channels = tools::is_harmony(source);
+        let reasons = channels || source.contains("<think>") || source.contains("</think>");
+        Ok(ChatTemplate { template, tools: ToolFormat::of_template(source), reasons, channels })
     }
 
     /// The template of a family: `chatml`, `llama3`, `llama2`.
@@ -148,9 +153,14 @@ impl ChatTemplate {
         self.tools
     }
 
-    /// Whether the template knows thoughts (`<think>`) before an answer.
+    /// Whether the template knows thoughts before an answer: `<think>`, or a channel of their own.
     pub fn has_reasoning(&self) -> bool {
         self.reasons
+    }
+
+    /// Whether answers are messages with channels, in the harmony format of gpt-oss.
+    pub fn has_channels(&self) -> bool {
+        self.channels
     }
 
     /// The text of a conversation, for display: markers in messages and markers of the template look the
@@ -173,6 +183,47 @@ impl ChatTemplate {
         // Some templates start with BOS, others leave it to the tokenizer.
         tokenizer.begin(&mut tokens);
         Ok(ChatPrompt { text: text.as_str().to_owned(), tokens })
+    }
+
+    /// The tokens and the text of a conversation with tools that may be called, and what divides the answer
+    /// into thoughts, text and calls. A template that knows no tools tells the model of them in the system
+    /// prompt. A `constrained` answer must match a grammar from its first token on: it has no thoughts.
+    pub fn prompt_with_tools(
+        &self,
+        tokenizer: &Tokenizer,
+        mut messages: Vec<Message>,
+        tools: &[ToolSpec],
+        mut options: ChatOptions,
+        constrained: bool,
+    ) -> Result<(ChatPrompt, AnswerParser), TemplateError> {
+        if !tools.is_empty() && self.tools.is_none() {
+            tools::describe(&mut messages, tools);
+        } else if !tools.is_empty() {
+            let described = |tool: &ToolSpec| {
+                let mut tool = tool.json();
+                if self.channels && tool["function"]["description"].is_null() {
+                    // Templates with channels take it for granted.
+                    tool["function"]["description"] = json!("");
+                }
+                tool
+            };
+            options.variables.push(("tools".to_owned(), tools.iter().map(described).collect()));
+        }
+        if self.channels {
+            name_thoughts(&mut messages);
+        }
+        let mut prompt = self.prompt(tokenizer, &messages, &options)?;
+        if self.channels {
+            if constrained {
+                prompt.text.push_str(harmony::FINAL);
+                prompt.tokens.extend(tokenizer.encode(harmony::FINAL, Special::Parse));
+            }
+            return Ok((prompt, AnswerParser::harmony(!tools.is_empty(), constrained)));
+        }
+        let reasons = self.reasons && !constrained;
+        let thinking = reasons && prompt.text.trim_end().ends_with("<think>");
+        let format = (!tools.is_empty()).then(|| self.tools.unwrap_or_default());
+        Ok((prompt, AnswerParser::new(reasons, thinking, format)))
     }
 
     fn render_text(
@@ -217,6 +268,18 @@ impl ChatTemplate {
         self.template
             .render(&variables, now, work)
             .map_err(|(failure, line)| TemplateError::Render { line, failure })
+    }
+}
+
+/// Gives the thoughts before earlier calls the name that templates with channels know. They refuse a message
+/// with both text and thoughts.
+fn name_thoughts(messages: &mut [Message]) {
+    for message in messages.iter_mut().filter(|message| message.content.is_empty()) {
+        for (name, _) in &mut message.fields {
+            if name == "reasoning_content" {
+                "thinking".clone_into(name);
+            }
+        }
     }
 }
 

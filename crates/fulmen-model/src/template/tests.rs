@@ -312,3 +312,72 @@ fn messages_have_calls_of_tools() {
     let marks = prompt.tokens.iter().filter(|&&token| tokenizer().is_special(token)).count();
     assert_eq!(marks, 1);
 }
+
+/// In the spirit of gpt-oss's: messages with channels and recipients.
+const HARMONY: &str = "\
+{%- macro type_of(spec) -%}
+    {{- 'number' if spec.type in ['number', 'integer'] else spec.type -}}
+{%- endmacro -%}
+{{- '<|start|>system<|message|>Current date: ' + strftime_now('%Y-%m-%d') -}}
+{{- '\\nReasoning: ' + (reasoning_effort if reasoning_effort is defined else 'medium') + '<|end|>' -}}
+{%- if tools -%}
+    {{- '<|start|>developer<|message|># Tools\\n\\nnamespace functions {\\n' -}}
+    {%- for tool in tools -%}
+        {{- 'type ' + tool.function.name + ' = (_: {' -}}
+        {%- for name, spec in tool.function.parameters.properties.items() -%}
+            {{- name + ': ' + type_of(spec) -}}{{- ', ' if not loop.last -}}
+        {%- endfor -%}
+        {{- '}) => any;\\n' -}}
+    {%- endfor -%}
+    {{- '}<|end|>' -}}
+{%- endif -%}
+{%- set last = namespace(tool=none) -%}
+{%- for message in messages -%}
+    {%- if message.role == 'assistant' and message.tool_calls -%}
+        {%- set call = message.tool_calls[0].function -%}
+        {%- if message.thinking -%}
+            {{- '<|start|>assistant<|channel|>analysis<|message|>' + message.thinking + '<|end|>' -}}
+        {%- endif -%}
+        {%- set last.tool = call.name -%}
+        {{- '<|start|>assistant to=functions.' + call.name + '<|channel|>commentary json<|message|>' -}}
+        {{- call.arguments | tojson }}{{- '<|call|>' -}}
+    {%- elif message.role == 'assistant' -%}
+        {{- '<|start|>assistant<|channel|>final<|message|>' + message.content + '<|end|>' -}}
+    {%- elif message.role == 'tool' -%}
+        {{- '<|start|>functions.' + last.tool + ' to=assistant<|channel|>commentary<|message|>' -}}
+        {{- message.content | tojson }}{{- '<|end|>' -}}
+    {%- else -%}
+        {{- '<|start|>' + message.role + '<|message|>' + message.content + '<|end|>' -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{- '<|start|>assistant' -}}{%- endif -%}";
+
+#[test]
+fn messages_have_channels() {
+    let template = ChatTemplate::new(HARMONY).unwrap();
+    assert!(template.has_channels() && template.has_reasoning());
+    assert_eq!(template.tool_format(), Some(ToolFormat::Harmony));
+    let schema = json!({ "properties": { "city": { "type": "string" }, "days": { "type": "integer" } } });
+    let tools = json!([{ "type": "function", "function": { "name": "weather", "parameters": schema } }]);
+    let call = json!([{ "function": { "name": "weather", "arguments": { "city": "Oslo", "days": 2 } } }]);
+    let fields = vec![("tool_calls".to_owned(), call), ("thinking".to_owned(), json!("Look it up."))];
+    let messages = [
+        Message::user("Rain?"),
+        Message { fields, ..Message::assistant("") },
+        Message::new("tool", "dry"),
+        Message::assistant("No."),
+    ];
+    let variables = vec![("tools".to_owned(), tools), ("reasoning_effort".to_owned(), json!("high"))];
+    let now = Some(std::time::UNIX_EPOCH + Duration::from_secs(86_400));
+    let text = template.render(&messages, &ChatOptions { variables, now, ..ChatOptions::default() }).unwrap();
+    let expected = "<|start|>system<|message|>Current date: 1970-01-02\nReasoning: high<|end|>\
+        <|start|>developer<|message|># Tools\n\nnamespace functions {\n\
+        type weather = (_: {city: string, days: number}) => any;\n}<|end|>\
+        <|start|>user<|message|>Rain?<|end|>\
+        <|start|>assistant<|channel|>analysis<|message|>Look it up.<|end|>\
+        <|start|>assistant to=functions.weather<|channel|>commentary json<|message|>\
+        {\"city\": \"Oslo\", \"days\": 2}<|call|>\
+        <|start|>functions.weather to=assistant<|channel|>commentary<|message|>\"dry\"<|end|>\
+        <|start|>assistant<|channel|>final<|message|>No.<|end|><|start|>assistant";
+    assert_eq!(text, expected);
+}

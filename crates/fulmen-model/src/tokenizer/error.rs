@@ -53,7 +53,7 @@ pub enum TokenizerError {
         rows: usize,
     },
     /// There is not enough memory.
-    #[error("not enough memory for {what} of the tokenizer ({count})")]
+    #[error("not enough memory for {what} of the tokenizer")]
     Memory {
         /// What it was needed for.
         what: &'static str,

@@ -110,7 +110,9 @@ impl Tokenizer {
         if add_eos && eos.is_none() {
             return Err(TokenizerError::NoSpecialToken { what: "an EOS token" });
         }
-        let mut ends: Vec<u32> = spec.ends.into_iter().chain(eos).chain(vocab.ends()).collect();
+        let (by_text, no_ends) = vocab.ends();
+        let mut ends: Vec<u32> = spec.ends.into_iter().chain(eos).chain(by_text).collect();
+        ends.retain(|id| !no_ends.contains(id));
         ends.sort_unstable();
         ends.dedup();
         let finder = SpecialFinder::new(&vocab, &spec.strips)?;

@@ -24,6 +24,8 @@ pub struct StreamDecoder {
     /// Whether this is not the start of a text, so that SentencePiece's leading space is kept.
     continuing: bool,
     show_special: bool,
+    /// Control tokens whose text is emitted.
+    shown: Vec<u32>,
 }
 
 impl StreamDecoder {
@@ -43,6 +45,12 @@ impl StreamDecoder {
         self
     }
 
+    /// Emits the text of these control tokens, such as the tags of calls of tools.
+    pub fn showing(mut self, ids: Vec<u32>) -> StreamDecoder {
+        self.shown = ids;
+        self
+    }
+
     /// Adds a token and returns the text that it completes.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<String, TokenizerError> {
         let mut out = String::new();
@@ -57,7 +65,7 @@ impl StreamDecoder {
         id: u32,
         out: &mut String,
     ) -> Result<(), TokenizerError> {
-        let mut bytes = tokenizer.shown(id, self.show_special)?;
+        let mut bytes = tokenizer.shown(id, self.show_special || self.shown.contains(&id))?;
         if bytes.is_empty() {
             return Ok(());
         }

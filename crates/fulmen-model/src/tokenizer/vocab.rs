@@ -33,6 +33,11 @@ const ENDS: [&str; 8] = [
 /// Tokens that end a text only if the file marks them as control tokens: otherwise they may be HTML or prose.
 const CONTROL_ENDS: [&str; 3] = ["</s>", "<EOT>", "<eos>"];
 
+/// The ends of an answer in the harmony format of gpt-oss, if a vocabulary has both; there `<|end|>` ends one
+/// of several messages.
+const HARMONY_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
+const HARMONY_MESSAGE_END: &str = "<|end|>";
+
 #[derive(Debug)]
 pub(super) struct Vocab {
     texts: Vec<String>,
@@ -204,12 +209,22 @@ impl Vocab {
         self.by_bytes.iter().map(|&id| self.shown(id))
     }
 
-    /// The end-of-generation tokens recognized by their text.
-    pub(super) fn ends(&self) -> impl Iterator<Item = u32> {
+    /// The end-of-generation tokens recognized by their text, and tokens that end a message but no answer,
+    /// whatever the file says.
+    pub(super) fn ends(&self) -> (Vec<u32>, Vec<u32>) {
+        let control = |text: &str| {
+            let known = self.types().filter(|&(_, kind)| kind == TokenType::Control);
+            known.map(|(id, _)| id).filter(|&id| self.text(id) == text).collect::<Vec<u32>>()
+        };
         let ends = |text: &str| ENDS.contains(&text) || CONTROL_ENDS.contains(&text);
-        self.types()
-            .filter(move |&(id, kind)| kind == TokenType::Control && ends(self.text(id)))
-            .map(|(id, _)| id)
+        let known = self.types().filter(|&(id, kind)| kind == TokenType::Control && ends(self.text(id)));
+        let mut found: Vec<u32> = known.map(|(id, _)| id).collect();
+        let harmony = HARMONY_ENDS.map(control);
+        if harmony.iter().any(Vec::is_empty) {
+            return (found, Vec::new());
+        }
+        found.extend(harmony.into_iter().flatten());
+        (found, control(HARMONY_MESSAGE_END))
     }
 }
 
@@ -271,8 +286,18 @@ mod tests {
         use TokenType::*;
         let texts = ["<|im_end|>", "</s>", "</s>x", "<|eot_id|>", "<EOT>"];
         let vocab = make(&texts, &[Normal, Normal, Normal, UserDefined, Control], Spelling::Bytes).unwrap();
-        assert_eq!(vocab.ends().collect::<Vec<_>>(), [0, 3, 4]);
+        assert_eq!(vocab.ends(), (vec![0, 3, 4], vec![]));
         assert_eq!(vocab.kind(0), Control);
         assert_eq!(vocab.find(b"<|im_end|>"), None);
+    }
+
+    #[test]
+    fn a_message_of_several_does_not_end_an_answer() {
+        use TokenType::*;
+        let texts = ["<|end|>", "<|return|>", "<|call|>"];
+        let vocab = make(&texts, &[Control; 3], Spelling::Bytes).unwrap();
+        assert_eq!(vocab.ends(), (vec![0, 1, 2], vec![0]));
+        let vocab = make(&texts[..2], &[Control; 2], Spelling::Bytes).unwrap();
+        assert_eq!(vocab.ends(), (vec![0], vec![]));
     }
 }

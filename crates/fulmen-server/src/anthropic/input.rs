@@ -1,13 +1,13 @@
 //! From the messages of `/v1/messages` to a conversation.
 
-use fulmen_model::template::Message;
+use fulmen_model::template::{Message, ToolChoice, ToolSpec};
 use serde_json::{Value, json};
 
 use super::types::{
     AnthropicTool, AnthropicToolChoice, Blocks, InputBlock, InputMessage, OutputConfig, Thinking,
 };
 use crate::error::ApiError;
-use crate::generation::{ChatInput, ToolChoice, ToolSpec};
+use crate::generation::ChatInput;
 use crate::openai::messages::checked_tool;
 use crate::served::Grammar;
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use fulmen_model::template::ToolCall;
 use serde_json::Value;
 
 use super::input::{Parts, grammar};
@@ -14,7 +15,7 @@ use super::types::{
 use crate::app::{App, Caller};
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
-use crate::generation::{Answer, Call, Choices, SamplingFields, Streaming, stream};
+use crate::generation::{Answer, Choices, SamplingFields, Streaming, stream};
 use crate::ids;
 
 /// Answers a conversation.
@@ -87,8 +88,8 @@ fn blocks(answer: Answer) -> Vec<OutputBlock> {
 }
 
 /// The block of a call.
-pub(super) fn tool_use(call: Call) -> OutputBlock {
-    let input = serde_json::from_str(&call.arguments).unwrap_or(Value::Null);
+pub(super) fn tool_use(call: ToolCall) -> OutputBlock {
+    let input = Value::Object(call.arguments);
     OutputBlock::ToolUse { id: ids::unique("toolu_"), name: call.name, input }
 }
 

@@ -1,11 +1,12 @@
 //! The event stream of `/v1/messages`: named events, and blocks that open and close.
 
+use fulmen_model::template::ToolCall;
 use serde_json::{Value, json};
 
 use super::messages::tool_use;
 use super::types::{MessageResponse, MessageUsage, OutputBlock, stop_reason};
 use crate::error::{ApiError, ErrorShape};
-use crate::generation::{Call, Encode, Output, TokenUsage, sse_event};
+use crate::generation::{Encode, Output, TokenUsage, sse_event};
 use crate::ids;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,9 +73,9 @@ impl MessagesEncoder {
         self.delta(delta, out);
     }
 
-    fn call(&mut self, call: Call, out: &mut Vec<u8>) {
+    fn call(&mut self, call: ToolCall, out: &mut Vec<u8>) {
         self.close(out);
-        let arguments = call.arguments.clone();
+        let arguments = call.arguments_json();
         let OutputBlock::ToolUse { id, name, .. } = tool_use(call) else { return };
         self.start_block(&OutputBlock::ToolUse { id, name, input: json!({}) }, out);
         self.delta(json!({ "type": "input_json_delta", "partial_json": arguments }), out);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use fulmen_engine::generation::{Scanned, StopFinder};
 use fulmen_engine::step::Sampled;
 use fulmen_engine::{Event, FinishReason, RequestHandle, Usage};
+use fulmen_model::template::{AnswerParser, ParsedText, ToolCall};
 use fulmen_model::tokenizer::StreamDecoder;
 
-use super::parse::{Call, OutputParser, Parsed};
-use super::stop::StopFinder;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::registry::Lease;
@@ -33,7 +33,7 @@ pub(crate) struct TokenLogprob {
 pub(crate) struct Piece {
     pub(crate) reasoning: String,
     pub(crate) content: String,
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Vec<ToolCall>,
     pub(crate) logprobs: Vec<TokenLogprob>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Choice {
     metrics: Arc<Metrics>,
     decoder: StreamDecoder,
     stops: StopFinder,
-    parser: OutputParser,
+    parser: AnswerParser,
     wants_logprobs: bool,
     ignore_eos: bool,
     /// Tokens whose text has not been passed on.
@@ -103,8 +103,8 @@ pub(crate) struct Choice {
 
 /// How a text is read.
 pub(super) struct Reading {
-    pub(super) stops: Vec<String>,
-    pub(super) parser: OutputParser,
+    pub(super) stops: StopFinder,
+    pub(super) parser: AnswerParser,
     pub(super) wants_logprobs: bool,
     pub(super) ignore_eos: bool,
     pub(super) prompt_tokens: usize,
@@ -117,12 +117,13 @@ impl Choice {
         metrics: Arc<Metrics>,
         reading: Reading,
     ) -> Choice {
+        let tags = reading.parser.tags(lease.tokenizer());
         Choice {
             handle,
             lease,
             metrics,
-            decoder: StreamDecoder::continuing(),
-            stops: StopFinder::new(reading.stops),
+            decoder: StreamDecoder::continuing().showing(tags),
+            stops: reading.stops,
             parser: reading.parser,
             wants_logprobs: reading.wants_logprobs,
             ignore_eos: reading.ignore_eos,
@@ -179,10 +180,7 @@ impl Choice {
             return Ok(());
         }
         let outside = |error: fulmen_model::tokenizer::TokenizerError| ApiError::internal(error.to_string());
-        let text = match tokenizer.token(id) {
-            Some(tag) if tokenizer.is_special(id) && self.parser.is_tag(tag) => self.decoder.finish() + tag,
-            _ => self.decoder.push(tokenizer, id).map_err(outside)?,
-        };
+        let text = self.decoder.push(tokenizer, id).map_err(outside)?;
         if self.wants_logprobs {
             let bytes = |id: u32| tokenizer.token_bytes(id).map(<[u8]>::to_vec).unwrap_or_default();
             self.pending.push_back(TokenLogprob {
@@ -194,6 +192,7 @@ impl Choice {
             });
         }
         if let Some(stop) = self.take_text(&text) {
+            self.usage.cached = self.handle.cached_tokens().unwrap_or(0);
             self.handle.cancel();
             self.end(EndReason::StopString(stop));
         }
@@ -203,8 +202,8 @@ impl Choice {
     /// Passes text on. Returns the stop string that ends it.
     fn take_text(&mut self, text: &str) -> Option<String> {
         self.decoded += text.len();
-        let (settled, stop) = self.stops.push(text);
-        self.pass_on(&settled);
+        let Scanned { text, stop } = self.stops.push(text);
+        self.pass_on(&text);
         stop
     }
 
@@ -220,9 +219,9 @@ impl Choice {
         self.emit(parsed, logprobs);
     }
 
-    fn emit(&mut self, parsed: Parsed, logprobs: Vec<TokenLogprob>) {
+    fn emit(&mut self, parsed: ParsedText, logprobs: Vec<TokenLogprob>) {
         if !parsed.is_empty() || !logprobs.is_empty() {
-            let Parsed { reasoning, content, calls } = parsed;
+            let ParsedText { reasoning, content, calls } = parsed;
             self.ready.push_back(Output::Piece(Piece { reasoning, content, calls, logprobs }));
         }
     }

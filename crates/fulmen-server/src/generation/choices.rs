@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use fulmen_engine::generation::StopFinder;
 use fulmen_engine::{Constraint, Request, RequestError, Stop};
+use fulmen_model::template::ToolCall;
 
 use super::choice::{Choice, EndReason, Ending, Output, Piece, Reading, TokenLogprob, TokenUsage};
 use super::params::GenerationParams;
-use super::parse::{Call, OutputParser};
 use super::prompt::Prompt;
 use crate::app::Caller;
 use crate::error::ApiError;
@@ -26,7 +27,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct Answer {
     pub(crate) reasoning: String,
     pub(crate) content: String,
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Vec<ToolCall>,
     pub(crate) logprobs: Vec<TokenLogprob>,
     pub(crate) ending: Ending,
 }
@@ -58,8 +59,9 @@ impl Choices {
                 let constraint = constraints.next();
                 let request = Request { constraint, ..request(&lease, prompt, params, number, caller)? };
                 let reading = Reading {
-                    stops: params.stop.clone(),
-                    parser: OutputParser::new(prompt.reasoning, prompt.thinking, prompt.tools),
+                    stops: StopFinder::new(&params.stop)
+                        .map_err(|error| ApiError::field("stop", error.to_string()))?,
+                    parser: prompt.parser.clone(),
                     wants_logprobs: params.logprobs.is_some(),
                     ignore_eos: params.ignore_eos,
                     prompt_tokens: prompt.tokens.len(),

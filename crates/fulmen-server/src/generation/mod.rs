@@ -3,15 +3,12 @@
 mod choice;
 mod choices;
 mod params;
-mod parse;
 mod prompt;
-mod stop;
 mod stream;
 
 pub(crate) use choice::{EndReason, Ending, Output, Piece, TokenLogprob, TokenUsage};
 pub(crate) use choices::{Answer, Choices};
 pub use params::SamplingDefaults;
 pub(crate) use params::{GenerationParams, SamplingFields};
-pub(crate) use parse::Call;
-pub(crate) use prompt::{ChatInput, Prompt, ToolChoice, ToolSpec, tokenize};
+pub(crate) use prompt::{ChatInput, Prompt, tokenize};
 pub(crate) use stream::{Encode, Streaming, json_line, sse_data, sse_event, stream};

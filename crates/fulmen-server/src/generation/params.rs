@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fulmen_model::Sampling;
+use fulmen_engine::Sampling;
 use serde::Deserialize;
 
 use crate::error::ApiError;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fulmen_model::template::{ChatOptions, Message, ToolFormat};
+use fulmen_model::template::{AnswerParser, ChatOptions, Message, ToolChoice, ToolSpec};
 use fulmen_model::tokenizer::Special;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::registry::Lease;
@@ -17,12 +17,8 @@ const INLINE_BYTES: usize = 16 << 10;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prompt {
     pub(crate) tokens: Vec<u32>,
-    /// Whether thoughts are looked for.
-    pub(crate) reasoning: bool,
-    /// Whether the prompt has already opened the thoughts.
-    pub(crate) thinking: bool,
-    /// How calls of tools are written, if there are tools.
-    pub(crate) tools: Option<ToolFormat>,
+    /// Divides the answer into thoughts, text and calls of tools.
+    pub(crate) parser: AnswerParser,
 }
 
 impl Prompt {
@@ -30,40 +26,6 @@ impl Prompt {
     pub(crate) fn tokens(tokens: Vec<u32>) -> Prompt {
         Prompt { tokens, ..Prompt::default() }
     }
-}
-
-/// A tool that the model may call.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ToolSpec {
-    pub(crate) name: String,
-    pub(crate) description: Option<String>,
-    /// A JSON schema.
-    pub(crate) parameters: Value,
-}
-
-impl ToolSpec {
-    /// The form that templates know: OpenAI's.
-    fn json(&self) -> Value {
-        let mut function = json!({ "name": self.name, "parameters": self.parameters });
-        if let Some(description) = &self.description {
-            function["description"] = json!(description);
-        }
-        json!({ "type": "function", "function": function })
-    }
-}
-
-/// Whether tools are called.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum ToolChoice {
-    /// As the model decides.
-    #[default]
-    Auto,
-    /// Never.
-    None,
-    /// At least one.
-    Required,
-    /// This one.
-    Named(String),
 }
 
 /// A conversation with everything that a template is told.
@@ -83,26 +45,28 @@ pub(crate) struct ChatInput {
 impl ChatInput {
     /// The grammar that a required call needs.
     pub(crate) fn grammar(&self, model: &dyn ServedModel) -> Result<Option<Grammar>, ApiError> {
-        let only = match &self.tool_choice {
-            ToolChoice::Auto | ToolChoice::None => return Ok(None),
-            ToolChoice::Required => None,
-            ToolChoice::Named(name) => Some(name),
+        let Some(tools) = self.tool_choice.required(&self.tools) else { return Ok(None) };
+        let named = match &self.tool_choice {
+            ToolChoice::Named(name) => Some(name.as_str()),
+            _ => None,
         };
-        let tools = self.tools.iter().filter(|tool| only.is_none_or(|name| *name == tool.name));
-        let tools: Vec<_> = tools.map(|tool| (tool.name.clone(), tool.parameters.clone())).collect();
         if tools.is_empty() {
-            let name = only.map_or("a tool", String::as_str);
+            let name = named.unwrap_or("a tool");
             return Err(ApiError::field("tool_choice", format!("tool_choice: {name:?} is not in tools")));
         }
-        let format = model.chat_template().and_then(|template| template.tool_format());
-        let format = format.ok_or_else(no_tools)?;
+        let format = model.chat_template().ok_or_else(no_tools)?.tool_format().unwrap_or_default();
         if model.constraints().is_none() {
             return Err(ApiError::unsupported(
                 "tool_choice",
                 "required calls need constrained decoding, which this model does not have; use \"auto\"",
             ));
         }
-        Ok(Some(Grammar::ToolCalls { format, tools, several: self.several_calls && only.is_none() }))
+        let several = self.several_calls && named.is_none();
+        let grammar = format.calls_grammar(&tools, several).ok_or_else(|| {
+            let message = "required calls are not supported for models with the harmony format; use \"auto\"";
+            ApiError::unsupported("tool_choice", message)
+        })?;
+        Ok(Some(Grammar::Lark(grammar)))
     }
 
     /// The tokens of the conversation. A constrained answer has no thoughts: the grammar begins at once.
@@ -119,30 +83,18 @@ impl ChatInput {
             self.messages.insert(0, Message::system(system));
         }
         let size = self.messages.iter().map(|message| message.content.len() + 32).sum();
-        beside(size, Arc::clone(lease.model()), move |model| {
-            let prompt = self.render(model)?;
-            Ok(Prompt { reasoning: prompt.reasoning && !constrained, ..prompt })
-        })
-        .await?
+        beside(size, Arc::clone(lease.model()), move |model| self.render(model, constrained)).await?
     }
 
-    fn render(mut self, model: &dyn ServedModel) -> Result<Prompt, ApiError> {
+    fn render(self, model: &dyn ServedModel, constrained: bool) -> Result<Prompt, ApiError> {
         let Some(template) = model.chat_template() else { return self.render_plain(model) };
-        let with_tools = !self.tools.is_empty() && self.tool_choice != ToolChoice::None;
-        let tools = match (with_tools, template.tool_format()) {
-            (true, None) => return Err(no_tools()),
-            (true, format) => format,
-            (false, _) => None,
-        };
-        let mut variables = std::mem::take(&mut self.variables);
-        if with_tools {
-            variables.push(("tools".to_owned(), self.tools.iter().map(ToolSpec::json).collect()));
-        }
-        let options = ChatOptions { thinking: self.thinking, variables, ..ChatOptions::default() };
-        let prompt = template.prompt(model.tokenizer(), &self.messages, &options)?;
-        let reasoning = template.has_reasoning();
-        let thinking = reasoning && prompt.text.trim_end().ends_with("<think>");
-        Ok(Prompt { tokens: prompt.tokens, reasoning, thinking, tools })
+        let tools = if self.tool_choice == ToolChoice::None { &[] } else { self.tools.as_slice() };
+        let options =
+            ChatOptions { thinking: self.thinking, variables: self.variables, ..ChatOptions::default() };
+        let tokenizer = model.tokenizer();
+        let (prompt, parser) =
+            template.prompt_with_tools(tokenizer, self.messages, tools, options, constrained)?;
+        Ok(Prompt { tokens: prompt.tokens, parser })
     }
 
     /// A model without a template was not trained for conversations: it continues the text of the messages.
@@ -156,7 +108,7 @@ impl ChatInput {
 }
 
 fn no_tools() -> ApiError {
-    ApiError::unsupported("tools", "this model's chat template has no tools")
+    ApiError::unsupported("tools", "this model has no chat template")
 }
 
 /// The tokens of a text.

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use fulmen_model::template::ToolCall;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::body::List;
 use crate::error::ApiError;
-use crate::generation::{Call, EndReason, Ending, SamplingFields};
+use crate::generation::{EndReason, Ending, SamplingFields};
 use crate::openai::chat_types::{MAX_MESSAGES, Tool};
 use crate::openai::wire::StopParam;
 use crate::registry::Lease;
@@ -88,10 +89,10 @@ pub(crate) struct OllamaFunction {
     pub(crate) arguments: Map<String, Value>,
 }
 
-impl From<Call> for OllamaCall {
-    fn from(call: Call) -> OllamaCall {
-        let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
-        OllamaCall { function: OllamaFunction { name: call.name, arguments } }
+impl From<ToolCall> for OllamaCall {
+    fn from(call: ToolCall) -> OllamaCall {
+        let ToolCall { name, arguments } = call;
+        OllamaCall { function: OllamaFunction { name, arguments } }
     }
 }
 

@@ -8,7 +8,9 @@ use axum::response::Response;
 use super::chat_stream::ChatEncoder;
 use super::chat_types::{AnswerCall, AnswerMessage, ChatChoice, ChatRequest, ChatResponse};
 use super::messages;
-use super::wire::{ChatLogprobs, ResponseFormat, StopParam, Usage, finish_reason};
+use super::wire::{
+    ChatLogprobs, ResponseFormat, StopParam, StreamOptions, Usage, finish_reason, shared_sampling_fields,
+};
 use crate::app::{App, Caller};
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
@@ -25,6 +27,8 @@ pub(crate) async fn create(
     Json(mut request): Json<ChatRequest>,
 ) -> Result<Response, ApiError> {
     refuse_unsupported(&request)?;
+    let streams = request.stream == Some(true);
+    let with_usage = StreamOptions::includes_usage(request.stream_options.as_ref(), streams)?;
     let lease = app.registry.acquire(request.model.as_deref()).await?;
     let limits = &app.options.limits;
     let input = chat_input(&mut request, limits.tools)?;
@@ -37,10 +41,9 @@ pub(crate) async fn create(
     let model = lease.spec().name.clone();
     let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics).await?;
     let with_logprobs = params.logprobs.is_some();
-    if request.stream == Some(true) {
+    if streams {
         choices.first().await?;
-        let include_usage = request.stream_options.and_then(|options| options.include_usage) == Some(true);
-        let encoder = ChatEncoder::new(model, choices.len(), include_usage, with_logprobs);
+        let encoder = ChatEncoder::new(model, choices.len(), with_usage, with_logprobs);
         return Ok(stream(choices, encoder, Streaming::Sse { keep_alive: app.options.keep_alive }));
     }
     let answers = choices.collect().await?;
@@ -82,9 +85,6 @@ fn refuse_unsupported(request: &ChatRequest) -> Result<(), ApiError> {
     if request.modalities.as_ref().is_some_and(|kinds| kinds.iter().any(|kind| kind != "text")) {
         return Err(ApiError::unsupported("modalities", "only text is written"));
     }
-    if request.stream_options.is_some() && request.stream != Some(true) {
-        return Err(ApiError::field("stream_options", "stream_options: only with stream: true"));
-    }
     if request.top_logprobs.is_some() && request.logprobs != Some(true) {
         return Err(ApiError::field("top_logprobs", "top_logprobs: only with logprobs: true"));
     }
@@ -96,6 +96,9 @@ fn chat_input(request: &mut ChatRequest, most_tools: usize) -> Result<ChatInput,
     let mut thinking = messages::thinking(request.reasoning_effort.as_deref())?;
     if let Some(at) = variables.iter().position(|(name, _)| name == "enable_thinking") {
         thinking = variables.remove(at).1.as_bool().or(thinking);
+    }
+    if !variables.iter().any(|(name, _)| name == "reasoning_effort") {
+        variables.extend(messages::effort_variable(request.reasoning_effort.as_deref()));
     }
     let taken = ["messages", "tools", "add_generation_prompt", "bos_token", "eos_token"];
     if let Some((name, _)) = variables.iter().find(|(name, _)| taken.contains(&name.as_str())) {
@@ -119,21 +122,8 @@ fn sampling_fields(request: &mut ChatRequest) -> Result<SamplingFields, ApiError
         (None, limit) => limit.map(|limit| ("max_tokens", limit)),
     };
     Ok(SamplingFields {
-        temperature: request.temperature,
-        top_p: request.top_p,
-        top_k: request.top_k,
-        min_p: request.min_p,
-        frequency_penalty: request.frequency_penalty,
-        presence_penalty: request.presence_penalty,
-        repetition_penalty: request.repetition_penalty,
-        seed: request.seed,
-        stop: StopParam::strings(request.stop.take()),
         max_tokens,
-        logit_bias: request.logit_bias.take().unwrap_or_default().into_iter().collect(),
         logprobs: (request.logprobs == Some(true)).then(|| request.top_logprobs.unwrap_or(0)),
-        n: request.n,
-        ignore_eos: request.ignore_eos == Some(true),
-        grammar: ResponseFormat::grammar(request.response_format.take())?,
-        ..SamplingFields::default()
+        ..shared_sampling_fields!(request)
     })
 }

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::chat_types::AnswerCall;
-use super::wire::{ChatLogprobs, Usage, finish_reason};
-use crate::error::{ApiError, ErrorShape};
+use super::wire::{ChatLogprobs, Usage, finish_reason, sse_done, sse_error};
+use crate::error::ApiError;
 use crate::generation::{Encode, Output, sse_data};
 use crate::ids;
 
@@ -127,14 +127,13 @@ impl Encode for ChatEncoder {
     }
 
     fn error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
-        sse_data(&error.json(ErrorShape::OpenAi), out);
-        out.extend_from_slice(b"data: [DONE]\n\n");
+        sse_error(error, out);
     }
 
     fn end(&mut self, out: &mut Vec<u8>) {
         if self.include_usage {
             self.write(Vec::new(), Some(self.usage), out);
         }
-        out.extend_from_slice(b"data: [DONE]\n\n");
+        sse_done(out);
     }
 }

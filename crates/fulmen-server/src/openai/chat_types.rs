@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use fulmen_model::template::ToolCall;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::wire::{ChatLogprobs, ResponseFormat, StopParam, StreamOptions, Usage};
 use crate::body::List;
-use crate::generation::Call;
 
 /// Messages of a conversation.
 pub(crate) const MAX_MESSAGES: usize = 10_000;
@@ -225,8 +225,9 @@ pub(crate) struct AnswerFunction {
 }
 
 impl AnswerCall {
-    pub(crate) fn new(call: Call, index: Option<usize>) -> AnswerCall {
-        let function = AnswerFunction { name: call.name, arguments: call.arguments };
+    pub(crate) fn new(call: ToolCall, index: Option<usize>) -> AnswerCall {
+        let arguments = call.arguments_json();
+        let function = AnswerFunction { name: call.name, arguments };
         AnswerCall { index, id: crate::ids::unique("call_"), kind: "function", function }
     }
 }

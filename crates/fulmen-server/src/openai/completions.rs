@@ -9,10 +9,13 @@ use fulmen_model::tokenizer::Special;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::wire::{ResponseFormat, StopParam, StreamOptions, Usage, finish_reason, finite_logprob};
+use super::wire::{
+    ResponseFormat, StopParam, StreamOptions, Usage, finish_reason, finite_logprob, shared_sampling_fields,
+    sse_done, sse_error,
+};
 use crate::app::{App, Caller};
 use crate::body::{Json, json_response};
-use crate::error::{ApiError, ErrorShape};
+use crate::error::ApiError;
 use crate::generation::{
     Answer, Choices, Encode, Output, Prompt, SamplingFields, Streaming, TokenLogprob, sse_data, stream,
     tokenize,
@@ -124,13 +127,14 @@ pub(crate) async fn create(
     Json(mut request): Json<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     refuse_unsupported(&request)?;
+    let streams = request.stream == Some(true);
+    let with_usage = StreamOptions::includes_usage(request.stream_options.as_ref(), streams)?;
     let lease = app.registry.acquire(request.model.as_deref()).await?;
     let limits = &app.options.limits;
     let only_echo = request.max_tokens == Some(0) && request.echo == Some(true);
     if only_echo {
         request.max_tokens = Some(1);
     }
-    let with_usage = request.stream_options.as_ref().and_then(|o| o.include_usage) == Some(true);
     let params = sampling_fields(&mut request)?.resolve(&lease.spec().defaults, &*lease, limits)?;
     let (prompts, echoes) = prompts(&lease, &request, limits.choices as usize).await?;
     let n = params.n as usize;
@@ -149,7 +153,7 @@ pub(crate) async fn create(
         return Ok(json_response(&head.whole(answers, false)));
     }
     let mut choices = Choices::start(lease, &prompts, &params, &caller, &app.metrics).await?;
-    if request.stream == Some(true) {
+    if streams {
         choices.first().await?;
         let count = choices.len();
         let encoder = Encoder { head, count, with_usage, with_logprobs, usage: Usage::default() };
@@ -168,30 +172,14 @@ fn refuse_unsupported(request: &CompletionRequest) -> Result<(), ApiError> {
     if request.echo == Some(true) && request.logprobs.is_some() {
         return Err(ApiError::unsupported("echo", "the prompt has no log-probabilities"));
     }
-    if request.stream_options.is_some() && request.stream != Some(true) {
-        return Err(ApiError::field("stream_options", "stream_options: only with stream: true"));
-    }
     Ok(())
 }
 
 fn sampling_fields(request: &mut CompletionRequest) -> Result<SamplingFields, ApiError> {
     Ok(SamplingFields {
-        temperature: request.temperature,
-        top_p: request.top_p,
-        top_k: request.top_k,
-        min_p: request.min_p,
-        frequency_penalty: request.frequency_penalty,
-        presence_penalty: request.presence_penalty,
-        repetition_penalty: request.repetition_penalty,
-        seed: request.seed,
-        stop: StopParam::strings(request.stop.take()),
         max_tokens: Some(("max_tokens", request.max_tokens.unwrap_or(16))),
-        logit_bias: request.logit_bias.take().unwrap_or_default().into_iter().collect(),
         logprobs: request.logprobs,
-        n: request.n,
-        ignore_eos: request.ignore_eos == Some(true),
-        grammar: ResponseFormat::grammar(request.response_format.take())?,
-        ..SamplingFields::default()
+        ..shared_sampling_fields!(request)
     })
 }
 
@@ -301,14 +289,13 @@ impl Encode for Encoder {
     }
 
     fn error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
-        sse_data(&error.json(ErrorShape::OpenAi), out);
-        out.extend_from_slice(b"data: [DONE]\n\n");
+        sse_error(error, out);
     }
 
     fn end(&mut self, out: &mut Vec<u8>) {
         if self.with_usage {
             sse_data(&self.head.response(Vec::new(), Some(Some(self.usage))), out);
         }
-        out.extend_from_slice(b"data: [DONE]\n\n");
+        sse_done(out);
     }
 }

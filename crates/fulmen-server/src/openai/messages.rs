@@ -1,11 +1,11 @@
 //! From the messages and tools of a request to what a template is told.
 
-use fulmen_model::template::Message;
+use fulmen_model::template::{Message, ToolChoice, ToolSpec};
 use serde_json::{Value, json};
 
 use super::chat_types::{ChatMessage, Content, Tool, ToolChoiceParam};
 use crate::error::ApiError;
-use crate::generation::{ChatInput, ToolChoice, ToolSpec};
+use crate::generation::ChatInput;
 
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
@@ -118,17 +118,8 @@ pub(crate) fn checked_tool(
     description: Option<String>,
     parameters: Option<Value>,
 ) -> Result<ToolSpec, ApiError> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {
-        let message = format!("tools[{index}]: expected a name of letters, digits, _, - and ., got {name:?}");
-        return Err(ApiError::field("tools", message));
-    }
-    let parameters = parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} }));
-    if !parameters.is_object() {
-        let message = format!("tools[{index}].parameters: expected a JSON schema");
-        return Err(ApiError::field("tools", message));
-    }
-    Ok(ToolSpec { name, description, parameters })
+    ToolSpec::new(name, description, parameters)
+        .map_err(|error| ApiError::field("tools", format!("tools[{index}]: {error}")))
 }
 
 /// Whether tools are called.
@@ -147,6 +138,16 @@ pub(crate) fn tool_choice(choice: Option<ToolChoiceParam>) -> Result<ToolChoice,
             }
         },
     }
+}
+
+/// The variable that templates with efforts read, such as that of gpt-oss, which knows three.
+pub(crate) fn effort_variable(effort: Option<&str>) -> Option<(String, Value)> {
+    let effort = match effort? {
+        "medium" => "medium",
+        "high" | "xhigh" | "max" => "high",
+        _ => "low",
+    };
+    Some(("reasoning_effort".to_owned(), effort.into()))
 }
 
 /// Whether a template's model thinks.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use fulmen_model::template::ToolCall;
 use serde_json::{Value, json};
 
 use super::responses_input::{chat_input, grammar, refuse_unsupported, repeated};
@@ -12,7 +13,7 @@ use super::responses_types::{ResponsesRequest, ResponsesUsage};
 use crate::app::{App, Caller};
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
-use crate::generation::{Call, Choices, EndReason, Ending, SamplingFields, Streaming, stream};
+use crate::generation::{Choices, EndReason, Ending, SamplingFields, Streaming, stream};
 use crate::ids;
 
 /// Answers a conversation. Nothing is stored.
@@ -91,9 +92,9 @@ pub(super) fn message_item(id: &str, text: &str) -> Value {
     })
 }
 
-pub(super) fn call_item(id: &str, call: &Call) -> Value {
+pub(super) fn call_item(id: &str, call: &ToolCall) -> Value {
     json!({
         "id": id, "type": "function_call", "status": "completed", "call_id": ids::unique("call_"),
-        "name": call.name, "arguments": call.arguments,
+        "name": call.name, "arguments": call.arguments_json(),
     })
 }

@@ -1,5 +1,6 @@
 //! From the items of `/v1/responses` to a conversation.
 
+use fulmen_model::template::{ToolChoice, ToolSpec};
 use serde_json::{Value, json};
 
 use super::chat_types::{ChatMessage, Content, MessageCall, MessageFunction};
@@ -7,7 +8,7 @@ use super::messages;
 use super::responses_types::{InputItem, ResponsesInput, ResponsesRequest, ResponsesToolChoice, TextOptions};
 use super::wire::{JsonSchemaFormat, ResponseFormat};
 use crate::error::ApiError;
-use crate::generation::{ChatInput, ToolChoice, ToolSpec};
+use crate::generation::ChatInput;
 use crate::served::Grammar;
 
 fn message(role: &str, content: Option<Content>) -> ChatMessage {
@@ -42,7 +43,9 @@ pub(crate) fn chat_input(request: &mut ResponsesRequest, most_tools: usize) -> R
     }
     let effort = request.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
     let thinking = messages::thinking(effort)?;
+    let variables = messages::effort_variable(effort).into_iter().collect();
     Ok(ChatInput {
+        variables,
         tools: tools(request, most_tools)?,
         tool_choice: tool_choice(request.tool_choice.take())?,
         several_calls: request.parallel_tool_calls != Some(false),

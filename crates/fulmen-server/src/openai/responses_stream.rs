@@ -1,10 +1,11 @@
 //! The event stream of `/v1/responses`: items open and close one after the other.
 
+use fulmen_model::template::ToolCall;
 use serde_json::{Value, json};
 
 use super::responses::{call_item, finished, message_item, reasoning_item, text_part};
 use crate::error::{ApiError, ErrorShape};
-use crate::generation::{Call, Encode, Ending, Output, sse_event};
+use crate::generation::{Encode, Ending, Output, sse_event};
 use crate::ids;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -115,19 +116,20 @@ impl ResponsesEncoder {
         self.event(name, event, out);
     }
 
-    fn call(&mut self, call: &Call, out: &mut Vec<u8>) {
+    fn call(&mut self, call: &ToolCall, out: &mut Vec<u8>) {
         self.close(out);
         let index = self.output.len();
         let id = ids::unique("fc_");
         let item = call_item(&id, call);
+        let arguments = call.arguments_json();
         let mut added = item.clone();
         added["status"] = json!("in_progress");
         added["arguments"] = json!("");
         self.event("response.output_item.added", json!({ "output_index": index, "item": added }), out);
-        let delta = json!({ "item_id": id, "output_index": index, "delta": call.arguments });
+        let delta = json!({ "item_id": id, "output_index": index, "delta": arguments });
         self.event("response.function_call_arguments.delta", delta, out);
         let done = json!({ "item_id": id, "output_index": index, "name": call.name,
-            "arguments": call.arguments });
+            "arguments": arguments });
         self.event("response.function_call_arguments.done", done, out);
         self.event("response.output_item.done", json!({ "output_index": index, "item": item }), out);
         self.output.push(item);

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::error::ApiError;
-use crate::generation::{Answer, EndReason, TokenLogprob, TokenUsage};
+use crate::error::{ApiError, ErrorShape};
+use crate::generation::{Answer, EndReason, TokenLogprob, TokenUsage, sse_data};
 use crate::served::Grammar;
 
 /// One stop string or several.
@@ -34,6 +34,50 @@ pub(crate) struct StreamOptions {
     /// Accepted; nothing is obfuscated.
     #[allow(dead_code)]
     pub(crate) include_obfuscation: Option<bool>,
+}
+
+impl StreamOptions {
+    /// Whether a stream ends with its usage. Without a stream, there must be no options.
+    pub(crate) fn includes_usage(options: Option<&StreamOptions>, stream: bool) -> Result<bool, ApiError> {
+        if options.is_some() && !stream {
+            return Err(ApiError::field("stream_options", "stream_options: only with stream: true"));
+        }
+        Ok(options.and_then(|options| options.include_usage) == Some(true))
+    }
+}
+
+/// The fields of sampling that requests for chats and completions call the same.
+macro_rules! shared_sampling_fields {
+    ($request:ident) => {
+        SamplingFields {
+            temperature: $request.temperature,
+            top_p: $request.top_p,
+            top_k: $request.top_k,
+            min_p: $request.min_p,
+            frequency_penalty: $request.frequency_penalty,
+            presence_penalty: $request.presence_penalty,
+            repetition_penalty: $request.repetition_penalty,
+            seed: $request.seed,
+            stop: StopParam::strings($request.stop.take()),
+            logit_bias: $request.logit_bias.take().unwrap_or_default().into_iter().collect(),
+            n: $request.n,
+            ignore_eos: $request.ignore_eos == Some(true),
+            grammar: ResponseFormat::grammar($request.response_format.take())?,
+            ..SamplingFields::default()
+        }
+    };
+}
+pub(super) use shared_sampling_fields;
+
+/// The last event of a stream.
+pub(crate) fn sse_done(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"data: [DONE]\n\n");
+}
+
+/// An error after a stream has begun, and the last event.
+pub(crate) fn sse_error(error: &ApiError, out: &mut Vec<u8>) {
+    sse_data(&error.json(ErrorShape::OpenAi), out);
+    sse_done(out);
 }
 
 /// What the answer must be.

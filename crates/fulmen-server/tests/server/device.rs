@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fulmen_engine::Sampling;
 use fulmen_engine::mock::{MockDevice, MockSampling};
 use fulmen_engine::step::{Sampled, StepOutput, StepPlan};
 use fulmen_engine::{DeviceLost, LaunchError, SamplingParams, SchedulerConfig, StepDevice, Ticket};
-use fulmen_model::Sampling;
 
 /// The text of a request: the script whose number is its seed.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,7 @@ impl StepDevice for ScriptDevice {
                     token,
                     logprob: Some(-0.5),
                     top: (0..u32::from(top)).map(|other| (token + other, -0.5 - other as f32)).collect(),
+                    hidden: Vec::new(),
                 },
             }
         });

@@ -12,8 +12,8 @@ use fulmen_model::source;
 use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::{Special, Tokenizer};
 use fulmen_server::{
-    ConstraintFactory, EmbedError, EngineModel, Grammar, ModelInfo, ModelLoader, ModelSpec, Registry,
-    RegistryOptions, SamplingMap, ServedModel, Server, ServerOptions, SharedTokenizer,
+    ConstraintFactory, EmbedError, Embedder, EngineModel, Grammar, ModelInfo, ModelLoader, ModelSpec,
+    Registry, RegistryOptions, SamplingMap, ServedModel, Server, ServerOptions, SharedTokenizer,
 };
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -77,7 +77,7 @@ struct Constraints;
 impl ConstraintFactory for Constraints {
     fn constraint(&self, grammar: &Grammar) -> Result<Box<dyn Constraint>, String> {
         let grammar = match grammar {
-            Grammar::ToolCalls { .. } => Compiled::lark(&grammar.tool_calls_lark().unwrap()),
+            Grammar::Lark(text) => Compiled::lark(text),
             Grammar::JsonSchema(schema) => Compiled::json_schema_value(schema.clone()),
             other => return Err(format!("no test has {other:?}")),
         };
@@ -133,10 +133,10 @@ impl TestModel {
             sampling,
             constraints: self.constrained.then(|| Box::new(Constraints) as Box<dyn ConstraintFactory>),
             logprobs: self.logprobs,
-            embedder: Some(Box::new(|tokens| match tokens.len() {
+            embedder: Some(Embedder::Function(Box::new(|tokens| match tokens.len() {
                 13 => Err(EmbedError::Failed("unlucky".to_owned())),
                 len => Ok(vec![3.0 * len as f32, 4.0 * len as f32]),
-            })),
+            }))),
         }
     }
 }
@@ -210,6 +210,17 @@ pub(crate) fn start_all(
         }));
     });
     TestServer { address, registry, loader, stop: Some(stop), thread: Some(thread) }
+}
+
+/// Why a server cannot listen.
+pub(crate) fn bind_error(options: ServerOptions) -> fulmen_server::ServerError {
+    let loader = TestLoader { models: Vec::new(), loads: AtomicUsize::new(0) };
+    let registry = Registry::new(vec![spec("test")], Arc::new(loader), RegistryOptions::default()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    match runtime.block_on(Server::bind(options, Arc::new(registry))) {
+        Ok(server) => panic!("it listens on {}", server.address()),
+        Err(error) => error,
+    }
 }
 
 impl TestServer {

@@ -80,6 +80,37 @@ fn earlier_calls_are_part_of_the_prompt() {
     assert!(reply.error().contains("JSON object"), "{}", reply.error());
 }
 
+/// A model that was not trained with tools is told of them by its system prompt.
+#[test]
+fn templates_without_tools_get_a_description() {
+    let template = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\\n' }}{% endfor %}assistant: ";
+    let model = TestModel { template: Some(template), constrained: true, ..TestModel::default() };
+    let server = start(model);
+    let call = json!({ "id": "c1", "type": "function",
+        "function": { "name": "weather", "arguments": "{\"city\": \"Oslo\"}" } });
+    let messages = json!([
+        { "role": "system", "content": "Be brief." },
+        { "role": "user", "content": "Weather?" },
+        { "role": "assistant", "content": "I look.", "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": "c1", "content": "Rain" },
+    ]);
+    let body = json!({ "messages": messages, "tools": openai_tools(), "tool_choice": "required",
+        "parallel_tool_calls": false, "max_tokens": 400 });
+    let answer = server.ok("/v1/chat/completions", &body);
+    let without = json!({ "messages": messages, "max_tokens": 1 });
+    let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(tokens(&answer) > tokens(&server.ok("/v1/chat/completions", &without)) + 50, "{answer}");
+    let choice = &answer["choices"][0];
+    if choice["finish_reason"] != "length" {
+        assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+        let name = choice["message"]["tool_calls"][0]["function"]["name"].as_str().unwrap();
+        assert!(name == "weather" || name == "time", "{name}");
+    }
+    let none = start(TestModel { template: None, ..TestModel::default() });
+    let reply = none.post("/v1/chat/completions", &json!({ "messages": messages, "tools": openai_tools() }));
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tools")));
+}
+
 #[test]
 fn anthropic_s_clients_see_tool_use() {
     let server = server();

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fulmen_core::{
-    ActivationForm, AttentionCall, Backend, BackendError, BinaryCall, CopyCall, DType, DeviceMemory, Extent,
-    Fusions, KernelDispatch, KernelTime, MulMatCall, OpCall, PlannedCall, Program, ProgramCall, ReadTicket,
-    ReplayId, RmsNormCall, RopeCall, SharedBytes, UnaryCall,
+    ActivationForm, AttentionCall, Backend, BackendError, BinaryCall, Communicator, CopyCall, DType,
+    DeviceGroup, DeviceMemory, Extent, Fusions, GroupSpec, KernelDispatch, KernelTime, MulMatCall, OpCall,
+    PlannedCall, Program, ProgramCall, ReadTicket, ReplayId, RmsNormCall, RopeCall, SharedBytes, UnaryCall,
 };
 
 use super::{Injected, Injector, Site};
@@ -92,6 +92,10 @@ impl<B: Backend> KernelDispatch for Failing<B> {
         self.name
     }
 
+    fn batch_invariant(&self, call: &OpCall) -> bool {
+        self.inner().backend.batch_invariant(call)
+    }
+
     forward! {
         dispatch_mul_mat(MulMatCall), dispatch_rms_norm(RmsNormCall), dispatch_add(BinaryCall),
         dispatch_rope(RopeCall), dispatch_attention(AttentionCall), dispatch_copy(CopyCall),
@@ -162,6 +166,22 @@ impl<B: Backend> KernelDispatch for Failing<B> {
         self.call(Site::Launch, "dispatch_planned", |backend| backend.dispatch_planned(program, planned))
     }
 
+    fn group_device(&self) -> Option<u64> {
+        self.inner().backend.group_device()
+    }
+
+    fn device_group(&self, spec: &GroupSpec<'_>) -> Result<Arc<dyn DeviceGroup>, BackendError> {
+        self.inner().backend.device_group(spec)
+    }
+
+    fn join_group(
+        &mut self,
+        group: &Arc<dyn DeviceGroup>,
+        rank: u32,
+    ) -> Result<Arc<dyn Communicator>, BackendError> {
+        self.inner().backend.join_group(group, rank)
+    }
+
     fn synchronize(&mut self) -> Result<(), BackendError> {
         self.call(Site::Launch, "synchronize", |backend| backend.synchronize())
     }
@@ -203,6 +223,10 @@ impl<B: Backend> DeviceMemory for Failing<B> {
     ) -> Result<u64, BackendError> {
         let len = (*bytes).as_ref().len();
         self.allocate(len, |backend| backend.import_weight(bytes, dtype, rows, width))
+    }
+
+    fn weight_bytes(&self, dtype: DType, rows: u32, width: u32) -> u64 {
+        self.inner().backend.weight_bytes(dtype, rows, width)
     }
 
     fn reads_imports_in_place(&self) -> bool {

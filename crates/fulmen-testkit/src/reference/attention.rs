@@ -2,16 +2,33 @@
 
 use std::sync::Arc;
 
-use fulmen_core::{CacheRef, DType, Heads, KV_PAGE, Slots, TensorId, quant};
+use fulmen_core::{CacheRef, DType, Heads, KV_PAGE, Scores, Slots, TensorId, quant};
 use half::f16;
 
 use super::{Data, Interpreter, ReferenceError, Result, rows::softmax};
 
-/// One query head over keys and values, `[len, head_dim]`.
-fn attend(q: &[f64], k: &[f64], v: &[f64], scale: f64) -> Vec<f64> {
+/// One query head of a row at `position` over the keys and values of positions 0 to `position`,
+/// `[position + 1, head_dim]`. `sink`: the head's extra logit.
+fn attend(
+    q: &[f64],
+    k: &[f64],
+    v: &[f64],
+    position: usize,
+    rule: &Scores<TensorId>,
+    sink: Option<f64>,
+) -> Vec<f64> {
     let head_dim = q.len();
-    let mut scores: Vec<f64> =
-        k.chunks(head_dim).map(|key| scale * q.iter().zip(key).map(|(q, k)| q * k).sum::<f64>()).collect();
+    let scale = f64::from(rule.scale) * rule.temperature.map_or(1.0, |t| t.factor(position as u32));
+    let capped = |score: f64| match rule.softcap.map(f64::from) {
+        Some(cap) => cap * (score / cap).tanh(),
+        None => score,
+    };
+    let first = rule.first_visible(position as u32) as usize;
+    let (k, v) = (&k[first * head_dim..], &v[first * head_dim..]);
+    let dot = |key: &[f64]| q.iter().zip(key).map(|(q, k)| q * k).sum::<f64>();
+    let mut scores: Vec<f64> = k.chunks(head_dim).map(|key| capped(scale * dot(key))).collect();
+    // The sink has a weight and no value.
+    scores.extend(sink);
     softmax(&mut scores);
     let mut out = vec![0.0; head_dim];
     for (weight, value) in scores.iter().zip(v.chunks(head_dim)) {
@@ -20,8 +37,15 @@ fn attend(q: &[f64], k: &[f64], v: &[f64], scale: f64) -> Vec<f64> {
     out
 }
 
-/// Row `r` attends to rows 0 to `r`.
-pub(super) fn over_rows(q: &[f64], k: &[f64], v: &[f64], heads: Heads, scale: f64) -> Vec<f64> {
+/// Row `r` attends to rows 0 to `r`, or those of them that are in the window.
+pub(super) fn over_rows(
+    q: &[f64],
+    k: &[f64],
+    v: &[f64],
+    heads: Heads,
+    rule: &Scores<TensorId>,
+    sinks: Option<&[f64]>,
+) -> Vec<f64> {
     let head_dim = heads.head_dim as usize;
     let (q_width, kv_width) = (heads.q_width() as usize, heads.kv_width() as usize);
     let group = (heads.n_heads / heads.n_kv_heads) as usize;
@@ -32,7 +56,7 @@ pub(super) fn over_rows(q: &[f64], k: &[f64], v: &[f64], heads: Heads, scale: f6
             let seen = |x: &[f64]| -> Vec<f64> {
                 x.chunks(kv_width).take(row + 1).flat_map(|x| &x[at..at + head_dim]).copied().collect()
             };
-            out.extend(attend(q, &seen(k), &seen(v), scale));
+            out.extend(attend(q, &seen(k), &seen(v), row, rule, sinks.map(|sinks| sinks[head])));
         }
     }
     out
@@ -86,8 +110,9 @@ impl Interpreter {
         cache: &CacheRef,
         slots: &Slots,
         heads: Heads,
-        scale: f64,
+        rule: &Scores<TensorId>,
     ) -> Result<Vec<f64>> {
+        let sinks = self.optional_floats(rule.sinks)?;
         let head_dim = heads.head_dim as usize;
         let (q, group) = (self.floats(q)?, (heads.n_heads / heads.n_kv_heads) as usize);
         let mut out = Vec::with_capacity(q.len());
@@ -95,7 +120,10 @@ impl Interpreter {
         // A page at a time: its rows of one head are contiguous.
         let seen = |id: TensorId, (sequence, position): (usize, usize), head| -> Result<Vec<f64>> {
             let mut rows = Vec::with_capacity((position + 1) * head_dim);
-            for first in (0..=position).step_by(KV_PAGE as usize) {
+            // Pages behind the window may be missing; what would be in them is not looked at.
+            let hidden = rule.first_visible(position as u32) as usize / KV_PAGE as usize * KV_PAGE as usize;
+            rows.resize(hidden * head_dim, f64::NAN);
+            for first in (hidden..=position).step_by(KV_PAGE as usize) {
                 let row = places.row(cache, heads, (sequence, first), head)?;
                 let n = (position + 1 - first).min(KV_PAGE as usize);
                 let page = self.data(id)?.rows(row..row + n, head_dim)?;
@@ -106,8 +134,9 @@ impl Interpreter {
         for (q, &at) in q.chunks(heads.q_width() as usize).zip(&places.rows) {
             for (kv_head, q) in q.chunks(group * head_dim).enumerate() {
                 let (k, v) = (seen(cache.k, at, kv_head)?, seen(cache.v, at, kv_head)?);
-                for q in q.chunks(head_dim) {
-                    out.extend(attend(q, &k, &v, scale));
+                for (head, q) in (kv_head * group..).zip(q.chunks(head_dim)) {
+                    let sink = sinks.as_ref().map(|sinks| sinks[head]);
+                    out.extend(attend(q, &k, &v, at.1, rule, sink));
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Matmul and embedding.
 
-use fulmen_core::{Linear, TensorId};
+use fulmen_core::{GateActivation, Linear, TensorId};
 
-use super::{Data, Interpreter, ReferenceError, Result, Values, silu};
+use super::{Data, Interpreter, ReferenceError, Result, Values, gelu_tanh, silu};
 
 /// `x · wᵀ` at some columns: values and sizes, `[m, columns]`.
 struct Matmul {
@@ -27,13 +27,14 @@ impl Interpreter {
         x: TensorId,
         weights: &[Linear],
         residual: Option<TensorId>,
+        outputs: &[TensorId],
     ) -> Result<Vec<Data>> {
         let input = self.floats(x)?;
         let residual = self.optional_floats(residual)?;
-        let mut outputs = Vec::new();
-        for linear in weights {
+        let mut results = Vec::new();
+        for (at, linear) in weights.iter().enumerate() {
             let (m, n) = (self.rows(x), self.rows(linear.weight));
-            let columns = self.columns(m, n, self.width(x));
+            let columns = self.columns(&outputs[at..=at], m, n, self.width(x));
             let mut result = self.matmul(&input, m, linear.weight, &columns)?;
             let bias = self.optional_floats(linear.bias)?;
             for (i, (value, size)) in result.values.iter_mut().zip(&mut result.sizes).enumerate() {
@@ -45,31 +46,41 @@ impl Interpreter {
                     *size = size.hypot(term);
                 }
             }
-            outputs.push(scatter(result, m, n, &columns));
+            results.push(scatter(result, m, n, &columns));
         }
-        Ok(outputs)
+        Ok(results)
     }
 
-    pub(super) fn gate_up(&self, x: TensorId, gate: TensorId, up: TensorId) -> Result<Vec<Data>> {
+    pub(super) fn gate_up(
+        &self,
+        x: TensorId,
+        [gate, up]: [TensorId; 2],
+        activation: GateActivation,
+        outputs: &[TensorId],
+    ) -> Result<Vec<Data>> {
+        let activation = match activation {
+            GateActivation::Silu => silu,
+            GateActivation::GeluTanh => gelu_tanh,
+        };
         let (input, m, n) = (self.floats(x)?, self.rows(x), self.rows(gate));
-        let columns = self.columns(m, n, 2 * self.width(x));
+        let columns = self.columns(outputs, m, n, 2 * self.width(x));
         let gate = self.matmul(&input, m, gate, &columns)?;
         let mut result = self.matmul(&input, m, up, &columns)?;
         for (i, (up, size)) in result.values.iter_mut().zip(&mut result.sizes).enumerate() {
             let (g, u) = (gate.values[i], *up);
-            *up = silu(g) * u;
-            // The sensitivity to either matmul; the slope of silu is at most 1.1.
-            *size = (1.1 * gate.sizes[i] * u).hypot(silu(g) * *size);
+            *up = activation(g) * u;
+            // The sensitivity to either matmul; the slopes of silu and gelu are at most 1.13.
+            *size = (1.13 * gate.sizes[i] * u).hypot(activation(g) * *size);
         }
         Ok(vec![scatter(result, m, n, &columns)])
     }
 
-    /// All columns, or for a large matmul some of them: always the first and the last, the others spread
-    /// evenly with a step that is not a multiple of a tile.
-    fn columns(&self, m: usize, n: usize, k: usize) -> Vec<usize> {
+    /// All columns of the outputs, or some of them for a large matmul that no op reads: always the first and
+    /// the last, the others spread evenly with a step that is not a multiple of a tile.
+    pub(super) fn columns(&self, outputs: &[TensorId], m: usize, n: usize, k: usize) -> Vec<usize> {
         let per_column = (m as u64 * k as u64).max(1);
         let count = usize::try_from(self.matmul_limit / per_column).unwrap_or(n).max(4);
-        if count >= n {
+        if count >= n || outputs.iter().any(|&output| self.is_read(output)) {
             return (0..n).collect();
         }
         let mut columns: Vec<usize> = (0..count).map(|i| i * (n - 1) / (count - 1)).collect();
@@ -81,7 +92,7 @@ impl Interpreter {
         columns
     }
 
-    fn weight_row(&self, weight: TensorId, row: usize) -> Result<Vec<f64>> {
+    pub(super) fn weight_row(&self, weight: TensorId, row: usize) -> Result<Vec<f64>> {
         let row = self.data(weight)?.rows(row..row + 1, self.width(weight))?;
         row.ok_or_else(|| ReferenceError::Kind(self.name(weight)))
     }
@@ -103,7 +114,7 @@ impl Interpreter {
 }
 
 /// `Σ w x` and `Σ (w x)²`, in four partial sums each for speed.
-fn dot(x: &[f64], w: &[f64]) -> (f64, f64) {
+pub(super) fn dot(x: &[f64], w: &[f64]) -> (f64, f64) {
     let (mut sums, mut squares) = ([0.0; 4], [0.0; 4]);
     let (x4, x_rest) = x.as_chunks::<4>();
     let (w4, w_rest) = w.as_chunks::<4>();

@@ -6,7 +6,9 @@
 
 mod attention;
 mod data;
+mod experts;
 mod matmul;
+mod recurrent;
 mod rows;
 mod select;
 mod step;
@@ -50,7 +52,7 @@ pub enum ReferenceError {
     DType(#[from] DTypeError),
 }
 
-/// Matmuls with more multiplications than this are computed at some columns only.
+/// Matmuls with more multiplications than this are computed at some columns only, if no op reads the result.
 pub const MATMUL_LIMIT: u64 = 1 << 25;
 
 /// Runs a logical graph in f64. States (caches, sampling states) live on from run to run.
@@ -98,7 +100,8 @@ impl Interpreter {
     pub fn run(&mut self) -> Result<()> {
         for index in 0..self.graph.ops.len() {
             let OpNode { op, outputs } = self.graph.ops[index].clone();
-            for (output, data) in outputs.into_iter().zip(self.op(&op)?) {
+            let results = self.op(&op, &outputs)?;
+            for (output, data) in outputs.into_iter().zip(results) {
                 self.tensors[output] = Some(data);
             }
         }
@@ -129,13 +132,25 @@ impl Interpreter {
         self.data(id)?.ints().ok_or_else(|| ReferenceError::Kind(self.name(id)))
     }
 
+    /// Whether an op reads a tensor.
+    fn is_read(&self, id: TensorId) -> bool {
+        self.graph.ops.iter().any(|node| node.op.operands().contains(&id))
+    }
+
     /// The results of an op, one per output.
-    fn op(&mut self, op: &Op) -> Result<Vec<Data>> {
+    fn op(&mut self, op: &Op, outputs: &[TensorId]) -> Result<Vec<Data>> {
         let one = |values: Vec<f64>| Ok(vec![Data::Floats(Values::plain(values))]);
         match op {
             Op::Embed { table, tokens } => one(self.embed(*table, *tokens)?),
-            Op::MulMat { x, weights, residual } => self.mul_mat(*x, weights, *residual),
-            Op::GateUp { x, gate, up } => self.gate_up(*x, *gate, *up),
+            Op::MulMat { x, weights, residual } => self.mul_mat(*x, weights, *residual, outputs),
+            Op::GateUp { x, gate, up, activation } => self.gate_up(*x, [*gate, *up], *activation, outputs),
+            Op::Route { logits, bias, route } => self.route(*logits, *bias, route),
+            Op::ExpertGateUp { x, ids, gate, up, n_experts, activation } => {
+                self.expert_gate_up([*x, *ids], [*gate, *up], *n_experts, *activation, outputs)
+            }
+            Op::ExpertDown { x, ids, weights, down, residual, n_experts } => {
+                self.expert_down([*x, *ids, *weights], *down, *residual, *n_experts, outputs)
+            }
             Op::RmsNorm { x, gamma, epsilon } => {
                 one(rows::rms_norm(&self.floats(*x)?, &self.floats(*gamma)?, *epsilon))
             }
@@ -180,12 +195,13 @@ impl Interpreter {
                 }
                 one(values)
             }
-            Op::Attention { q, k, v, heads, scale } => {
+            Op::Attention { q, k, v, heads, scores } => {
                 let (q, k, v) = (self.floats(*q)?, self.floats(*k)?, self.floats(*v)?);
-                one(attention::over_rows(&q, &k, &v, *heads, f64::from(*scale)))
+                let sinks = self.optional_floats(scores.sinks)?;
+                one(attention::over_rows(&q, &k, &v, *heads, scores, sinks.as_deref()))
             }
-            Op::CacheAttention { q, cache, slots, heads, scale, .. } => {
-                one(self.cache_attention(*q, cache, slots, *heads, f64::from(*scale))?)
+            Op::CacheAttention { q, cache, slots, heads, scores, .. } => {
+                one(self.cache_attention(*q, cache, slots, *heads, scores)?)
             }
             Op::KvStore { k, v, cache, slots, heads } => {
                 let (k, v) = (self.floats(*k)?, self.floats(*v)?);
@@ -208,7 +224,16 @@ impl Interpreter {
                 self.store(&rotated[1], &v, cache, slots, *heads)?;
                 one(rotated.swap_remove(0))
             }
-            Op::Copy { x } => one(self.floats(*x)?),
+            Op::CausalConv { x, weight, state, slots } => one(self.causal_conv(*x, *weight, *state, slots)?),
+            Op::GatedDeltaRule { qkv, alpha, beta, decay, dt, state, slots, heads, epsilon } => {
+                let vectors = [*decay, *dt];
+                one(self.gated_delta_rule([*qkv, *alpha, *beta], vectors, *state, slots, *heads, *epsilon)?)
+            }
+            Op::SigmoidGate { x, gate } => one(rows::sigmoid_gate(&self.floats(*x)?, &self.floats(*gate)?)),
+            // The interpreter is the only rank.
+            Op::Copy { x } | Op::AllReduce { x, ranks: 1 } | Op::AllGather { x, ranks: 1 } => {
+                one(self.floats(*x)?)
+            }
             Op::ArgMax { x } => {
                 let (values, width) = (self.floats(*x)?, self.width(*x));
                 let indices = values.chunks(width).map(select::argmax).collect();

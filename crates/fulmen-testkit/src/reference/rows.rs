@@ -43,6 +43,12 @@ pub(super) fn zip(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> Vec<f64>
     a.iter().zip(b).map(|(&a, &b)| f(a, b)).collect()
 }
 
+/// `x · sigmoid(gate)`, with a gate for each element or for several neighbors.
+pub(super) fn sigmoid_gate(x: &[f64], gate: &[f64]) -> Vec<f64> {
+    let span = (x.len() / gate.len().max(1)).max(1);
+    x.iter().enumerate().map(|(at, x)| x * sigmoid(gate[at / span])).collect()
+}
+
 /// RMS norm over rows as long as the gain.
 pub(super) fn rms_norm(x: &[f64], gamma: &[f64], epsilon: f32) -> Vec<f64> {
     let mut out = Vec::with_capacity(x.len());

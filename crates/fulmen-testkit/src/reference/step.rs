@@ -10,7 +10,7 @@ use super::{Data, Interpreter, ReferenceError, Result};
 
 impl Interpreter {
     /// The sequence of each row, checked.
-    fn sequence_rows(
+    pub(super) fn sequence_rows(
         &self,
         sequences: Option<TensorId>,
         rows: usize,

@@ -1,12 +1,14 @@
 //! Matmuls: one weight, several, with bias and residual, and gate-up.
 
-use fulmen_core::{DType, Sharing};
+use fulmen_core::{DType, GateActivation, Sharing};
 
 use super::{BLOCKS_32, FLOATS, LLAMA32_1B, MODELS, QWEN3_4B, SMOLLM2_135M, fits, weight_types};
 use crate::case::{Case, Tolerance};
 use crate::draw::Draw;
 
-fn tolerance(dtype: DType) -> Tolerance {
+const GELU: GateActivation = GateActivation::GeluTanh;
+
+pub(super) fn tolerance(dtype: DType) -> Tolerance {
     if FLOATS.contains(&dtype) { Tolerance::FLOAT_MATMUL } else { Tolerance::QUANTIZED_MATMUL }
 }
 
@@ -86,11 +88,22 @@ fn looser(a: Tolerance, b: Tolerance) -> Tolerance {
     if b == Tolerance::QUANTIZED_MATMUL { b } else { a }
 }
 
-fn gate_up(name: &str, [gate, up]: [DType; 2], m: u32, n: u32, k: u32) -> Case {
+fn gate_up(name: &str, types: [DType; 2], m: u32, n: u32, k: u32) -> Case {
+    gate_up_with(name, types, m, n, k, GateActivation::Silu)
+}
+
+fn gate_up_with(
+    name: &str,
+    [gate, up]: [DType; 2],
+    m: u32,
+    n: u32,
+    k: u32,
+    activation: GateActivation,
+) -> Case {
     let case = Case::new(format!("{name}m{m}/{n}x{k}"), |b| {
         let x = b.input("x", m, k)?;
         let (w, u) = (b.weight("gate", gate, n, k)?, b.weight("up", up, n, k)?);
-        let y = b.gate_up(x, w, u)?;
+        let y = b.gate_up_with(x, w, u, activation)?;
         b.output("y", y)
     });
     // Ordinary magnitudes, so that the gate is not saturated.
@@ -130,13 +143,25 @@ fn normed(dtype: DType, m: u32, rows: [u32; 3], gate_up: bool, k: u32) -> Case {
     case.draw("gain", gain).dtype(dtype).tolerance(tolerance)
 }
 
+/// The tolerance of a gate-up and the matmul behind it, with weights of these types.
+pub(super) fn chained_tolerance([gate, down]: [DType; 2]) -> Tolerance {
+    match gate.block_len().max(down.block_len()) {
+        256 => Tolerance::CHAINED_K_MATMULS,
+        _ => Tolerance::CHAINED_MATMULS,
+    }
+}
+
 /// The feed-forward part of a layer: each op reads what the one before it may have forwarded.
-fn feed_forward([gate, down]: [DType; 2], m: u32, n: u32, k: u32) -> Case {
-    let case = Case::new(format!("feed_forward/m{m}/{n}x{k}"), |b| {
+fn feed_forward([gate, down]: [DType; 2], m: u32, n: u32, k: u32, activation: GateActivation) -> Case {
+    let name = match activation {
+        GateActivation::Silu => "feed_forward",
+        GateActivation::GeluTanh => "feed_forward/gelu",
+    };
+    let case = Case::new(format!("{name}/m{m}/{n}x{k}"), |b| {
         let (x, gain) = (b.input("x", m, k)?, b.vector("gain", k)?);
         let (w, u) = (b.weight("gate", gate, n, k)?, b.weight("up", gate, n, k)?);
         let normed = b.rms_norm(x, gain, 1e-5)?;
-        let inner = b.gate_up(normed, w, u)?;
+        let inner = b.gate_up_with(normed, w, u, activation)?;
         b.output("inner", inner)?;
         let w = b.weight("down", down, k, n)?;
         let y = b.linear(inner, w, None, Some(x))?;
@@ -144,7 +169,7 @@ fn feed_forward([gate, down]: [DType; 2], m: u32, n: u32, k: u32) -> Case {
     });
     // Small gains, so that the gate is not saturated.
     let gain = Draw::Normal(0.0, 1.5 / (k.max(1) as f32).sqrt());
-    case.draw("gain", gain).dtype(gate).tolerance(Tolerance::CHAINED_MATMULS)
+    case.draw("gain", gain).dtype(gate).tolerance(chained_tolerance([gate, down]))
 }
 
 const M: [u32; 14] = [1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 33, 64, 150];
@@ -161,6 +186,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         cases.push(many("mixed_bias", [DType::F16, DType::Q8_0, DType::F32], m, [96, 33, 5], 512, true));
         cases.push(gate_up("mixed/", [DType::Q4_K, DType::Q6_K], m, 96, 512));
         cases.push(gate_up("mixed/", [DType::Q8_0, DType::F16], m, 33, 96));
+        cases.push(gate_up_with("gelu/mixed/", [DType::Q8_0, DType::F16], m, 33, 96, GELU));
     }
     for m in [2, 16] {
         let model = &QWEN3_4B;
@@ -206,6 +232,7 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
             cases.push(mul_mat("", dtype, m, n, k));
         }
         cases.push(gate_up("", [dtype; 2], m, 67, 768));
+        cases.push(gate_up_with("gelu/", [dtype; 2], m, 67, 768, GELU));
     }
     for m in [1, 2, 5, 17, 150] {
         for (n, k) in [(1, 256), (3, 256), (255, 512), (257, 512)] {
@@ -264,15 +291,19 @@ fn several_rows(cases: &mut Vec<Case>) {
             cases.push(normed(dtype, m, [139, 0, 0], true, 512));
         }
         for m in [1, 2, 4, 7, 8] {
-            cases.push(feed_forward([dtype; 2], m, 512, 256));
+            cases.push(feed_forward([dtype; 2], m, 512, 256, GateActivation::Silu));
+            cases.push(feed_forward([dtype; 2], m, 512, 256, GELU));
         }
         for m in [24, 48, 96] {
             cases.push(mul_mat("", dtype, m, 67, 768));
         }
     }
     for m in [1, 2, 4, 8, 16] {
-        cases.push(feed_forward([DType::Q4_K, DType::Q6_K], m, 768, 512));
-        cases.push(feed_forward([DType::Q4_K, DType::Q6_K], m, QWEN3_4B.inner, QWEN3_4B.hidden).large());
+        let (mixed, model) = ([DType::Q4_K, DType::Q6_K], &QWEN3_4B);
+        for activation in [GateActivation::Silu, GELU] {
+            cases.push(feed_forward(mixed, m, 768, 512, activation));
+            cases.push(feed_forward(mixed, m, model.inner, model.hidden, activation).large());
+        }
     }
     let mixed = [DType::Q4_K, DType::Q4_K, DType::Q6_K];
     for m in [2, 3, 8] {

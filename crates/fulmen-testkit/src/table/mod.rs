@@ -4,12 +4,16 @@
 //! `m{rows}` and `{n}x{k}` for matmuls, `{heads}:{kv heads}x{head size}` for attention.
 
 mod attention;
+mod attention_scores;
 mod cache;
+mod collective;
 mod elementwise;
 mod embed;
+mod experts;
 mod logits;
 mod matmul;
 mod norm;
+mod recurrent;
 mod rope;
 mod select;
 mod softmax;
@@ -25,12 +29,16 @@ pub fn table() -> Vec<Case> {
     let mut cases = Vec::new();
     embed::cases(&mut cases);
     matmul::cases(&mut cases);
+    experts::cases(&mut cases);
     norm::cases(&mut cases);
     elementwise::cases(&mut cases);
     rope::cases(&mut cases);
     softmax::cases(&mut cases);
     attention::cases(&mut cases);
+    attention_scores::cases(&mut cases);
     cache::cases(&mut cases);
+    collective::cases(&mut cases);
+    recurrent::cases(&mut cases);
     select::cases(&mut cases);
     logits::cases(&mut cases);
     step::cases(&mut cases);
@@ -52,10 +60,12 @@ pub fn ops() -> Vec<&'static str> {
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// Quantized types with blocks of 32.
-const BLOCKS_32: [DType; 5] = [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0];
+const BLOCKS_32: [DType; 7] =
+    [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0, DType::MXFP4, DType::IQ4_NL];
 
-/// Quantized types with blocks of 256 (K-quants).
-const BLOCKS_256: [DType; 6] = [DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::Q8_K];
+/// Quantized types with blocks of 256.
+const BLOCKS_256: [DType; 7] =
+    [DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::Q8_K, DType::IQ4_XS];
 
 /// Every type of a weight.
 fn weight_types() -> impl Iterator<Item = DType> {
@@ -203,7 +213,7 @@ mod tests {
 
     #[test]
     fn every_type_is_multiplied_and_embedded() {
-        for op in ["mul_mat", "gate_up", "embed"] {
+        for op in ["mul_mat", "gate_up", "expert_gate_up", "expert_down", "embed"] {
             let types: HashSet<DType> = table().iter().filter(|c| c.op == op).map(|c| c.dtype).collect();
             let missing: Vec<DType> =
                 DType::ALL.into_iter().filter(|t| *t != DType::U32 && !types.contains(t)).collect();

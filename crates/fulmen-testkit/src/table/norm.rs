@@ -28,11 +28,33 @@ fn add_rms_norm(name: &str, rows: u32, width: u32, sharing: Sharing) -> Case {
     case.draw("gamma", Draw::GAIN).sharing(sharing)
 }
 
+/// A norm whose result is added to the residual stream (post-norm), which a device may run as one kernel, and
+/// the norm of the sum. All results are outputs unless they are computed in place.
+fn post_norm(name: &str, rows: u32, width: u32, sharing: Sharing) -> Case {
+    let case = Case::new(name, |b| {
+        let (x, y) = (b.input("x", rows, width)?, b.input("y", rows, width)?);
+        let gamma = b.vector("gamma", width)?;
+        let in_place = sharing == Sharing::InPlace;
+        // Computed operands, so that they may be overwritten.
+        let (update, stream) = if in_place { (b.add(x, y)?, b.add(y, y)?) } else { (x, y) };
+        let normed = b.rms_norm(update, gamma, 1e-5)?;
+        let sum = b.add(stream, normed)?;
+        if !in_place {
+            b.output("normed", normed)?;
+        }
+        b.output("sum", sum)?;
+        let next = b.rms_norm(sum, gamma, 1e-5)?;
+        b.output("next", next)
+    });
+    case.draw("gamma", Draw::GAIN).sharing(sharing)
+}
+
 pub(super) fn cases(cases: &mut Vec<Case>) {
     for width in [1, 2, 3, 31, 255, 256, 257, 576, 1024, 2048, 2560, 4096] {
         for rows in [1, 2, 5, 33] {
             cases.push(rms_norm(&format!("{rows}x{width}"), rows, width, width, 1e-6));
             cases.push(add_rms_norm(&format!("{rows}x{width}"), rows, width, Sharing::Never));
+            cases.push(post_norm(&format!("post/{rows}x{width}"), rows, width, Sharing::Never));
         }
     }
     for model in &MODELS {
@@ -60,6 +82,9 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
     cases.push(rms_norm("nan_row/3x300", 3, 300, 300, 1e-6).draw("x", Draw::With(nan.clone())));
     cases.push(add_rms_norm("nan_row/3x300", 3, 300, Sharing::Never).draw("x", Draw::With(nan)));
     cases.push(add_rms_norm("in_place/5x300", 5, 300, Sharing::InPlace));
+    cases.push(post_norm("post/in_place/5x300", 5, 300, Sharing::InPlace));
+    cases.push(post_norm("post/wide/2x5000", 2, 5000, Sharing::Never));
+    cases.push(post_norm("post/wide/2x4099", 2, 4099, Sharing::InPlace));
     let zeros = at(&[0.0; 16]);
     cases.push(add_rms_norm("zeros/1x16", 1, 16, Sharing::Never).draw("x", Draw::With(zeros)));
     let in_place = Case::new("in_place/5x300", |b| {

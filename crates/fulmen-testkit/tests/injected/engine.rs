@@ -7,14 +7,15 @@ use std::time::Duration;
 use fulmen_core::Backend;
 use fulmen_cpu::CpuDispatcher;
 use fulmen_engine::model::ModelDevice;
+use fulmen_engine::{Device, LoadOptions, Model};
 use fulmen_engine::{Driver, EngineOptions, Event, Progress, Request, RequestId};
 use fulmen_model::synth::{ModelShape, Synth};
-use fulmen_model::{LoadOptions, Model};
 use fulmen_testkit::inject::{Failing, Injector, Site};
 
 use crate::{numbers, report};
 
-fn model<B: Backend + Send + 'static>(backend: &Failing<B>) -> Model {
+/// A model with a layer on each of two backends, or with both on one.
+fn model<B: Backend + Send + 'static>(backends: &[Failing<B>]) -> Model {
     let shape = ModelShape {
         layers: 2,
         embedding: 64,
@@ -26,15 +27,18 @@ fn model<B: Backend + Send + 'static>(backend: &Failing<B>) -> Model {
         ..ModelShape::preset("tiny-qwen3").unwrap()
     };
     let file = Synth::new(shape, "q8_0".parse().unwrap(), 1).file().unwrap();
-    Model::from_source(Arc::new(file), Box::new(backend.clone()), LoadOptions::default()).unwrap()
+    let layers = 2 / backends.len() as u32;
+    let devices = backends.iter().map(|backend| (Box::new(backend.clone()) as Device, layers)).collect();
+    Model::from_source_split(Arc::new(file), devices, LoadOptions::default()).unwrap()
 }
 
 /// What a request gave: its tokens, and whether it finished.
 type Answers = Vec<(Vec<u32>, bool)>;
 
 /// Runs requests that share a beginning and have to be preempted. `None` if the engine did not start.
-fn run<B: Backend + Send + 'static>(model: &Model, backend: &Failing<B>) -> Option<Answers> {
-    let held = backend.live();
+fn run<B: Backend + Send + 'static>(model: &Model, backends: &[Failing<B>]) -> Option<Answers> {
+    let live = || -> Vec<usize> { backends.iter().map(Failing::live).collect() };
+    let held = live();
     let options = EngineOptions {
         context: 384,
         max_sequences: 3,
@@ -46,7 +50,7 @@ fn run<B: Backend + Send + 'static>(model: &Model, backend: &Failing<B>) -> Opti
     };
     let opened = ModelDevice::open(model, &options);
     let Ok((config, device)) = opened else {
-        assert_eq!(backend.live(), held, "an engine that was not started holds no memory");
+        assert_eq!(live(), held, "an engine that was not started holds no memory");
         return None;
     };
     let mut driver = Driver::new(config, device).unwrap();
@@ -78,24 +82,35 @@ fn run<B: Backend + Send + 'static>(model: &Model, backend: &Failing<B>) -> Opti
     assert_eq!(ended, ids.len(), "every request ends once");
     driver.scheduler().counted_back().unwrap();
     drop(driver);
-    assert_eq!(backend.live(), held, "nothing is leaked");
+    assert_eq!(live(), held, "nothing is leaked");
     Some(answers.into_values().collect())
 }
 
 #[test]
 fn the_processor() {
+    report("an engine on the cpu", fail_calls(1, 40));
+}
+
+#[test]
+fn layers_on_two_devices() {
+    report("an engine on two devices", fail_calls(2, 30));
+}
+
+/// Lets calls of an engine on so many devices fail, up to `most` of each kind; returns how many did.
+fn fail_calls(devices: usize, most: u64) -> u64 {
     let injector = Injector::default();
-    let backend = Failing::new(CpuDispatcher::with_threads(1), &injector);
-    let model = model(&backend);
+    let failing = |_| Failing::new(CpuDispatcher::with_threads(1), &injector);
+    let backends: Vec<Failing<CpuDispatcher>> = (0..devices).map(failing).collect();
+    let model = model(&backends);
     injector.count();
-    let expected = run(&model, &backend).expect("no fault");
+    let expected = run(&model, &backends).expect("no fault");
     assert!(expected.iter().all(|(_, finished)| *finished));
     let calls = Site::ALL.map(|site| (site, injector.calls(site)));
     let (mut injected, mut survived) = (0, 0);
     for (site, count) in calls {
-        for number in numbers(count, 40) {
+        for number in numbers(count, most) {
             injector.fail(site, number);
-            let found = run(&model, &backend);
+            let found = run(&model, &backends);
             assert!(injector.fired(), "{site:?} {number} of {count} was not reached");
             injected += 1;
             let Some(found) = found else { continue };
@@ -108,5 +123,5 @@ fn the_processor() {
         }
     }
     assert!(survived > 0, "requests that were not hit go on");
-    report("an engine on the cpu", injected);
+    injected
 }

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use fulmen_cpu::CpuDispatcher;
+use fulmen_engine::{LoadOptions, Model, SessionOptions};
 use fulmen_model::gguf::{Array, GgufFile, GgufWriter, Metadata};
 use fulmen_model::source::{self, ModelSource};
 use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::tokenizer::{Special, Tokenizer};
-use fulmen_model::{LoadOptions, Model, SessionOptions};
 use fulmen_testkit::inject::FailingAllocator;
 
 /// Smaller ones are part of any work and do not grow with the file.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use fulmen_core::{Backend, BackendError, DType, ExecError};
 use fulmen_cpu::CpuDispatcher;
+use fulmen_engine::{LoadOptions, Model, Sampling, SessionOptions};
+use fulmen_model::ModelError;
 use fulmen_model::source::ModelSource;
 use fulmen_model::synth::{ModelShape, Synth};
-use fulmen_model::{LoadOptions, Model, ModelError, Sampling, SessionOptions};
 use fulmen_testkit::inject::{Failing, Injected, Injector};
 use fulmen_wgpu::{DeviceOptions, DiskCache, GpuDevice, WgpuDispatcher};
 

@@ -10,7 +10,10 @@ use crate::buffer::BufferSlice;
 use crate::kernel::Caps;
 use crate::kernels::{
     KernelError, LaunchList, Role,
-    attention::{Attention, KvInput, attention, attention_with_q8, rope_store_attention},
+    attention::{
+        Attention, AttentionKernel, BATCH_INVARIANT_ROWS, KvInput, attention, attention_by,
+        attention_with_q8, rope_store_attention,
+    },
     kv::{self, Cache, KvStore, RopeStore},
     qmatmul::q8_bytes,
     rope::{Rope, rope},
@@ -91,9 +94,30 @@ impl WgpuDispatcher {
     }
 
     pub(super) fn attention(&mut self, call: &AttentionCall) -> LaunchCount {
+        if call.batch_invariant {
+            return self.batch_invariant_attention(call);
+        }
         let (spec, operands) = self.attention_operands(call)?;
         let launches = attention(&spec, &self.queue.caps());
         self.queue.run_launches_with(launches, operands)
+    }
+
+    /// Flash decoding of every row, with a partition of the context that depends on the row's position alone,
+    /// a range of rows at a time.
+    fn batch_invariant_attention(&mut self, call: &AttentionCall) -> LaunchCount {
+        let mut launched = 0;
+        let step = match call.kv {
+            // Rows that see each other are one launch.
+            KvSource::Rows { .. } => call.m,
+            KvSource::Cache { .. } => BATCH_INVARIANT_ROWS,
+        };
+        for first in (0..call.m).step_by(step.max(1) as usize) {
+            let rows = AttentionCall { m: step.min(call.m - first), ..rows_from(call, first) };
+            let (spec, operands) = self.attention_operands(&rows)?;
+            let launches = attention_by(AttentionKernel::BatchInvariant, &spec, &self.queue.caps());
+            launched += self.queue.run_launches_with(launches, operands)?;
+        }
+        Ok(launched)
     }
 
     /// Whether attention can also write its result as q8 activations.
@@ -116,8 +140,13 @@ impl WgpuDispatcher {
         let rows = &first.store;
         let same =
             KvSource::Cache { cache: rows.cache, positions: rows.positions, sequences: rows.sequences };
-        let one = (second.m, rows.m) == (1, 1);
-        if !one || second.kv != same || second.heads != rows.heads || second.q != first.output {
+        let one = (second.m, rows.m) == (1, 1) && !second.batch_invariant;
+        if !one
+            || !second.scores().is_plain()
+            || second.kv != same
+            || second.heads != rows.heads
+            || second.q != first.output
+        {
             return false;
         }
         let launches = fused_launches(first, second, &self.queue.caps());
@@ -216,11 +245,15 @@ impl WgpuDispatcher {
                 operands.push((Role::Output(1), self.queue.fault()));
             }
         }
-        // Only the device knows the positions, so the work is bounded by the capacity.
+        if let Some(ptr) = call.scores.sinks {
+            operands.push((Role::Input(11), self.matrix("the sinks", ptr, 1, heads.n_heads)?));
+        }
+        // Only the device knows the positions, so the work is bounded by the capacity or the window.
         let most = match kv {
             KvSource::Rows { .. } => m,
             KvSource::Cache { cache, .. } => cache.capacity(),
         };
+        let most = most.min(call.scores.window.unwrap_or(u32::MAX));
         self.queue.count_multiplications(m, most, heads.q_width().saturating_mul(2));
         Ok((attention_spec(call), operands))
     }
@@ -253,7 +286,20 @@ fn attention_spec(call: &AttentionCall) -> Attention {
             KvInput::Cache { cache: cache_layout(cache), sequences: sequences.is_some() }
         }
     };
-    Attention { m: call.m, heads: call.heads, scale: call.scale, kv }
+    Attention { m: call.m, heads: call.heads, scores: call.scores().map(|_| ()), kv }
+}
+
+/// The rows of a call from one on, over a cache.
+fn rows_from(call: &AttentionCall, first: u32) -> AttentionCall {
+    let words = |ptr: u64| ptr + u64::from(first) * 4;
+    let row = u64::from(first) * u64::from(call.heads.q_width()) * 4;
+    let kv = match call.kv {
+        KvSource::Cache { cache, positions, sequences } => {
+            KvSource::Cache { cache, positions: words(positions), sequences: sequences.map(words) }
+        }
+        rows => rows,
+    };
+    AttentionCall { q: call.q + row, kv, output: call.output + row, ..call.clone() }
 }
 
 /// Where the result overwrites the queries, the rotated queries need not be stored.
@@ -267,7 +313,7 @@ fn fused_launches(
     second: &AttentionCall,
     caps: &Caps,
 ) -> Result<Option<LaunchList>, KernelError> {
-    rope_store_attention(&rope_store_spec(first), second.scale, keeps_queries(first, second), caps)
+    rope_store_attention(&rope_store_spec(first), second.scores.scale, keeps_queries(first, second), caps)
 }
 
 /// The cache layout for kernels.

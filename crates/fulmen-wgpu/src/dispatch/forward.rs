@@ -72,7 +72,9 @@ impl WgpuDispatcher {
     pub(super) fn q8_input_of(&self, calls: &[ProgramCall]) -> Option<ActivationForm> {
         let [step] = calls else { return None };
         let MatmulOperands { input, m, k, weights } = MatmulOperands::of(&step.call)?;
+        // What is forwarded depends on the number of rows.
         let accepts = (1..=SMALL_M).contains(&m)
+            && !step.call.batch_invariant()
             && self.are_valid(calls)
             && self.can_bind_at(&[input])
             && weights.iter().any(|weight| block_weight(weight, k).is_some());
@@ -125,7 +127,7 @@ impl WgpuDispatcher {
             [&call.gate, &call.up].into_iter().map(|weight| block_weight(weight, call.k)).collect();
         let Some(weights) = weights else { return false };
         let one_slice = weights.iter().all(|weight| fits_one_slice(&self.gpu, *weight));
-        let outputs = [FusedOutput { weights, bias: false }];
+        let outputs = [FusedOutput { weights, bias: false, activation: call.activation }];
         let fused = qmatmul::fused_gemv(call.m, &outputs, OutputForm::F32AndQ8, &self.gpu.caps());
         one_slice && matches!(fused, Ok(Some((_, buffers))) if buffers.contains(&FusedBuffer::Q8Output))
     }

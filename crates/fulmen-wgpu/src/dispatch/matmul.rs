@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fulmen_core::{BackendError, GateUpCall, MulMatCall, Projection, RmsNormCall};
+use fulmen_core::{BackendError, GateActivation, GateUpCall, MulMatCall, Projection, RmsNormCall};
 
 use super::{LaunchCount, WgpuDispatcher};
 use crate::buffer::BufferSlice;
@@ -24,6 +24,8 @@ pub(super) const SMALL_M: u32 = 8;
 struct Output {
     weights: Vec<Arc<DeviceWeight>>,
     bias: Option<BufferSlice>,
+    /// Of the first of two weights.
+    activation: GateActivation,
     output: BufferSlice,
 }
 
@@ -37,6 +39,7 @@ struct Operands<'a> {
     extras: &'a [BufferSlice],
     epilogue: &'a EpilogueSource,
     m: u32,
+    batch_invariant: bool,
 }
 
 /// The input of one call as q8 activations.
@@ -87,7 +90,7 @@ impl WgpuDispatcher {
     /// All parts in one launch, where there are several and M is small.
     fn parts_together(&mut self, call: &MulMatCall, q8: &mut Q8Input) -> Result<Option<usize>, BackendError> {
         let parts: Vec<&Projection> = call.parts.iter().filter(|part| part.weight.rows > 0).collect();
-        if parts.len() < 2 || call.m > SMALL_M || call.residual.is_some() {
+        if parts.len() < 2 || call.m > SMALL_M || call.residual.is_some() || call.batch_invariant {
             return Ok(None);
         }
         let mut outputs = Vec::with_capacity(parts.len());
@@ -97,6 +100,7 @@ impl WgpuDispatcher {
             outputs.push(Output {
                 weights: vec![self.weight("the weight", &part.weight, call.k)?],
                 bias: part.bias.map(|ptr| self.matrix("the bias", ptr, 1, n)).transpose()?,
+                activation: GateActivation::Silu,
                 output: self.matrix("the output", part.output, call.m, n)?,
             });
         }
@@ -115,13 +119,13 @@ impl WgpuDispatcher {
         q8_output: Option<BufferSlice>,
     ) -> Result<Option<usize>, BackendError> {
         let mut fused = Vec::with_capacity(outputs.len());
-        for Output { weights, bias, .. } in outputs {
+        for Output { weights, bias, activation, .. } in outputs {
             let blocks = weights.iter().map(|weight| match weight.kind {
                 WeightKind::Blocks(blocks) if weight.slices.len() == 1 => Some(blocks),
                 _ => None,
             });
             let Some(weights) = blocks.collect::<Option<Vec<_>>>() else { return Ok(None) };
-            fused.push(FusedOutput { weights, bias: bias.is_some() });
+            fused.push(FusedOutput { weights, bias: bias.is_some(), activation: *activation });
         }
         let caps = self.queue.caps();
         let form = if q8_output.is_some() { OutputForm::F32AndQ8 } else { OutputForm::F32 };
@@ -225,7 +229,9 @@ impl WgpuDispatcher {
             }
         }
         let epilogue = EpilogueSource::of(expr, inputs);
-        let operands = Operands { input: &input, output: &output, extras: &extras, epilogue: &epilogue, m };
+        let batch_invariant = call.batch_invariant;
+        let (input, output, extras, epilogue) = (&input, &output, extras.as_slice(), &epilogue);
+        let operands = Operands { input, output, extras, epilogue, m, batch_invariant };
         self.matmul("MulMat", &weight, &operands, q8)
     }
 
@@ -247,20 +253,29 @@ impl WgpuDispatcher {
         self.writes(call.output);
         let input = self.matrix("the input", call.input, m, k)?;
         let output = self.matrix("the output", call.output, m, n)?;
-        if m <= SMALL_M {
+        let batch_invariant = call.batch_invariant;
+        if m <= SMALL_M && !batch_invariant {
             let weights = vec![Arc::clone(&gate), Arc::clone(&up)];
-            let outputs = [Output { weights, bias: None, output: output.clone() }];
+            let (bias, activation, output) = (None, call.activation, output.clone());
+            let outputs = [Output { weights, bias, activation, output }];
             if let Some(launched) = self.fused(&input, [m, k], &outputs, q8, q8_output)? {
                 return Ok(launched);
             }
         }
         let first = self.queue.scratch(ScratchSlot::FirstMatmul, u64::from(m) * u64::from(n) * 4)?;
         let none = EpilogueSource::none();
-        let operands = Operands { input: &input, output: &first, extras: &[], epilogue: &none, m };
+        let (input, epilogue) = (&input, &none);
+        let operands = Operands { input, output: &first, extras: &[], epilogue, m, batch_invariant };
         let launched = self.matmul("GateUp", &gate, &operands, q8)?;
-        let silu = EpilogueSource::of("e0 / (1.0 + exp(-e0)) * v", [EpilogueInput::PerElement]);
+        let gated = match call.activation {
+            GateActivation::Silu => "e0 / (1.0 + exp(-e0)) * v",
+            // `0.5 (1 + tanh(y)) = 1 / (1 + exp(-2 y))`.
+            GateActivation::GeluTanh => "e0 / (1.0 + exp(-e0 * (1.5957691216 + 0.0713548163 * e0 * e0))) * v",
+        };
+        let gated = EpilogueSource::of(gated, [EpilogueInput::PerElement]);
         let extras = [first.clone()];
-        let operands = Operands { input: &input, output: &output, extras: &extras, epilogue: &silu, m };
+        let (output, extras, epilogue) = (&output, extras.as_slice(), &gated);
+        let operands = Operands { input, output, extras, epilogue, m, batch_invariant };
         Ok(launched + self.matmul("GateUp", &up, &operands, q8)?)
     }
 
@@ -271,7 +286,8 @@ impl WgpuDispatcher {
         operands: &Operands<'_>,
         q8: &mut Q8Input,
     ) -> LaunchCount {
-        let chooser = KernelChooser { gpu: &self.gpu, weight, exact: false, forced: None };
+        let batch_invariant = operands.batch_invariant;
+        let chooser = KernelChooser { gpu: &self.gpu, weight, exact: false, batch_invariant, forced: None };
         let WeightLaunches { launches, scratch } = chooser.launches(call, operands.m, operands.epilogue)?;
         let mut relocations = Relocations::default();
         let before = self.queue.len();

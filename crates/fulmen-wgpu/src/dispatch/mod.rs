@@ -8,9 +8,11 @@
 mod attention;
 mod elementwise;
 mod embed;
+mod experts;
 mod forward;
 mod logits;
 mod matmul;
+mod recurrent;
 mod rows;
 mod sample;
 
@@ -28,7 +30,7 @@ use crate::error::GpuError;
 use crate::kernels::elementwise::ElementwiseOp;
 use crate::memory::{WgpuMemory, words_around};
 use crate::queue::LaunchQueue;
-use crate::weight::DeviceWeight;
+use crate::weight::{DeviceWeight, stored_as};
 
 /// The number of kernels launched.
 type LaunchCount = Result<usize, BackendError>;
@@ -179,11 +181,19 @@ impl KernelDispatch for WgpuDispatcher {
         BACKEND
     }
 
+    /// The kernels of experts depend on the number of rows.
+    fn batch_invariant(&self, call: &OpCall) -> bool {
+        !matches!(call, OpCall::ExpertGateUp(_) | OpCall::ExpertDown(_))
+    }
+
     ops! {
         dispatch_mul_mat(MulMatCall) => |d: &mut Self, call| d.mul_mat(call, &mut Q8Input::default());
         dispatch_gate_up(GateUpCall) => |d: &mut Self, call| {
             d.gate_up(call, &mut Q8Input::default(), None)
         };
+        dispatch_route(RouteCall) => WgpuDispatcher::route;
+        dispatch_expert_gate_up(ExpertGateUpCall) => WgpuDispatcher::expert_gate_up;
+        dispatch_expert_down(ExpertDownCall) => WgpuDispatcher::expert_down;
         dispatch_rms_norm(RmsNormCall) => WgpuDispatcher::rms_norm;
         dispatch_add_rms_norm(AddRmsNormCall) => WgpuDispatcher::add_rms_norm;
         dispatch_add(BinaryCall) => |d: &mut Self, call| d.binary(&[ElementwiseOp::Add], call);
@@ -207,6 +217,9 @@ impl KernelDispatch for WgpuDispatcher {
         dispatch_argmax(ArgMaxCall) => WgpuDispatcher::argmax;
         dispatch_sample(SampleCall) => WgpuDispatcher::sample;
         dispatch_penalize(PenalizeCall) => WgpuDispatcher::penalize;
+        dispatch_causal_conv(CausalConvCall) => WgpuDispatcher::causal_conv;
+        dispatch_gated_delta_rule(GatedDeltaRuleCall) => WgpuDispatcher::gated_delta_rule;
+        dispatch_sigmoid_gate(SigmoidGateCall) => WgpuDispatcher::sigmoid_gate;
         dispatch_gather_tokens(GatherTokensCall) => WgpuDispatcher::gather_tokens;
         dispatch_mask_logits(MaskLogitsCall) => WgpuDispatcher::mask_logits;
         dispatch_log_probs(LogProbsCall) => WgpuDispatcher::log_probs;
@@ -372,6 +385,12 @@ impl DeviceMemory for WgpuDispatcher {
         width: u32,
     ) -> Result<u64, BackendError> {
         self.memory.import_weight(bytes, dtype, rows, width)
+    }
+
+    /// Types without kernels are converted.
+    fn weight_bytes(&self, dtype: DType, rows: u32, width: u32) -> u64 {
+        let elements = (rows as usize).saturating_mul(width as usize);
+        stored_as(dtype).bytes(elements).map_or(u64::MAX, |bytes| bytes as u64)
     }
 
     fn available_bytes(&self) -> Option<u64> {

@@ -1,7 +1,9 @@
 //! Every kernel of the crate by name, with its final WGSL for a representative configuration: for readers,
 //! for `fulmen kernels`, and for the snapshot tests.
 
-use fulmen_core::{DType, Heads, RopePairing, RopeSpec};
+use fulmen_core::{
+    DType, DeltaHeads, GateActivation, Heads, KeyHeadOrder, RopePairing, RopeSpec, RouteSpec, RouterScores,
+};
 
 use super::advance::{Advance, advance};
 use super::argmax::argmax;
@@ -9,6 +11,7 @@ use super::attention::{Attention, AttentionKernel, KvInput, attention_by};
 use super::copy::{copy, copy_bytes};
 use super::elementwise::{ElementwiseOp, ElementwiseProgram, fused};
 use super::embed::{Embed, embed};
+use super::experts::{ExpertMatmul, PairOutput, SumResidual, expert_matmul, expert_sum, route};
 use super::fill::fill;
 use super::gather_tokens::{GatherTokens, gather_tokens};
 use super::kv::{Cache, KvStore, RopeStore, kv_store, rope_store};
@@ -23,6 +26,7 @@ use super::preprocess::documentation;
 use super::qmatmul::{
     self, Activations, FusedOutput, Int8Tile, LaneSum, OutputForm, QuantGemv, QuantMatmulConfig, QuantWeight,
 };
+use super::recurrent::{StateRows, causal_conv, gated_delta_rule, sigmoid_gate};
 use super::reduce::{Reduction, reduce};
 use super::rope::{Rope, rope};
 use super::rows::{Rows, layer_norm, rms_norm, row_reduce, softmax};
@@ -112,11 +116,16 @@ const QMATMUL: &[Row] = &[
     ("qmatmul/gemv_q4_k", "GEMV, Q4_K", "qmatmul/gemv.wgsl", |caps| gemv(DType::Q4_K, Activations::Q8, caps)),
     ("qmatmul/gemv_q5_k", "GEMV, Q5_K", "qmatmul/gemv.wgsl", |caps| gemv(DType::Q5_K, Activations::Q8, caps)),
     ("qmatmul/gemv_q6_k", "GEMV, Q6_K", "qmatmul/gemv.wgsl", |caps| gemv(DType::Q6_K, Activations::Q8, caps)),
+    ("qmatmul/gemv_mxfp4", "GEMV, MXFP4", "qmatmul/gemv.wgsl", |caps| {
+        gemv(DType::MXFP4, Activations::Q8, caps)
+    }),
     ("qmatmul/gemv_q4_k_f32", "GEMV, Q4_K, f32 activations", "qmatmul/gemv.wgsl", |caps| {
         gemv(DType::Q4_K, Activations::F32, caps)
     }),
     ("qmatmul/fused_gemv_qkv", "Fused GEMV of Q, K and V", "qmatmul/fused_gemv.wgsl", |caps| {
-        let output = |dtype, n| FusedOutput { weights: vec![QuantWeight { dtype, n, k: K }], bias: false };
+        let activation = GateActivation::Silu;
+        let weights = |dtype, n| vec![QuantWeight { dtype, n, k: K }];
+        let output = |dtype, n| FusedOutput { weights: weights(dtype, n), bias: false, activation };
         let outputs = [output(DType::Q4_K, N), output(DType::Q4_K, 256), output(DType::Q6_K, 256)];
         Some(qmatmul::fused_gemv(1, &outputs, OutputForm::F32, caps).ok()??.0.kernel)
     }),
@@ -125,7 +134,8 @@ const QMATMUL: &[Row] = &[
         "Fused GEMV of gate and up, with q8 output",
         "qmatmul/fused_gemv.wgsl",
         |caps| {
-            let outputs = [FusedOutput { weights: vec![weight(DType::Q4_K); 2], bias: false }];
+            let (weights, activation) = (vec![weight(DType::Q4_K); 2], GateActivation::Silu);
+            let outputs = [FusedOutput { weights, bias: false, activation }];
             Some(qmatmul::fused_gemv(1, &outputs, OutputForm::F32AndQ8, caps).ok()??.0.kernel)
         },
     ),
@@ -154,6 +164,28 @@ const MODEL: &[Row] = &[
     ("embed/f16", "Rows of an embedding table by token, f16", "embed.wgsl", |caps| table(DType::F16, caps)),
     ("embed/q4_k", "Rows of an embedding table by token, Q4_K", "embed.wgsl", |caps| {
         table(DType::Q4_K, caps)
+    }),
+    ("experts/route", "Experts of each row and their weights", "experts/route.wgsl", |caps| {
+        let scores = RouterScores::Softmax;
+        only(route(1, 128, &RouteSpec { top: 8, scores, renormalize: true, scale: 1.0 }, false, caps))
+    }),
+    ("experts/matmul", "Matmul by expert id, Q4_K", "experts/matmul.wgsl", |caps| {
+        only(expert_matmul(&experts(), caps))
+    }),
+    ("experts/sum", "Sum over the experts of each row", "experts/sum.wgsl", |caps| {
+        only(expert_sum(1, 8, K, SumResidual::Operand, caps))
+    }),
+    ("recurrent/causal_conv", "Causal convolution with a state", "recurrent/causal_conv.wgsl", |caps| {
+        only(causal_conv(StateRows { m: 1, n_seqs: 2, sequences: true }, 8192, 4, caps))
+    }),
+    ("recurrent/delta_gates", "Gates of the gated delta rule", "recurrent/delta_gates.wgsl", |caps| {
+        only(delta_rule(caps))
+    }),
+    ("recurrent/gated_delta_rule", "Gated delta rule", "recurrent/gated_delta_rule.wgsl", |caps| {
+        delta_rule(caps).ok()?.launches.pop().map(|step| step.launch.kernel)
+    }),
+    ("recurrent/sigmoid_gate", "Sigmoid gates", "recurrent/sigmoid_gate.wgsl", |caps| {
+        only(sigmoid_gate(1, 4096, 4096, false, caps))
     }),
     ("rope/rope", "Rotary position embedding", "rope/rope.wgsl", |caps| {
         let spec = Rope { m: 4, n_heads: 16, head_dim: 128, rope: rotation(), factors: false };
@@ -333,7 +365,19 @@ fn store(m: u32) -> KvStore {
 
 fn attention(m: u32) -> Attention {
     let kv = KvInput::Cache { cache: store(m).cache, sequences: false };
-    Attention { m, heads: heads(), scale: 0.088, kv }
+    Attention { m, heads: heads(), scores: 0.088.into(), kv }
+}
+
+fn delta_rule(caps: &Caps) -> Result<LaunchList, KernelError> {
+    let order = KeyHeadOrder::Tiled;
+    let heads = DeltaHeads { n_k_heads: 16, n_v_heads: 32, head_dim: 128, order };
+    gated_delta_rule(StateRows { m: 1, n_seqs: 2, sequences: true }, heads, 1e-6, caps)
+}
+
+fn experts() -> ExpertMatmul {
+    let (n, n_experts, output) = (768, 128, PairOutput::Weighted);
+    let (slice, by_pair, bias) = (0..n * n_experts, true, false);
+    ExpertMatmul { dtype: DType::Q4_K, n, k: K, n_experts, top: 8, m: 1, by_pair, slice, bias, output }
 }
 
 fn table(dtype: DType, caps: &Caps) -> Option<Kernel> {

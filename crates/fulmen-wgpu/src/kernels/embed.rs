@@ -94,7 +94,7 @@ pub fn embed(spec: &Embed, caps: &Caps) -> Result<LaunchList, KernelError> {
 }
 
 /// The type of a table that is not in blocks.
-fn plain(dtype: DType) -> Option<WeightType> {
+pub(super) fn plain(dtype: DType) -> Option<WeightType> {
     match dtype {
         DType::F32 => Some(WeightType::F32),
         DType::F16 => Some(WeightType::F16),

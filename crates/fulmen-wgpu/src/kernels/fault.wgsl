@@ -14,6 +14,7 @@ const FAULT_PAGE = 10u;
 const FAULT_SLOT = 11u;
 const FAULT_BIAS = 12u;
 const FAULT_BIASES = 13u;
+const FAULT_EXPERT = 14u;
 
 fn report(code: u32, row: u32, value: u32, limit: u32) {
     loop {

@@ -6,9 +6,11 @@
 //! - [`matmul`]: matmul (GEMV, small-M GEMM, GEMM) with epilogues.
 //! - [`qmatmul`]: the same with block-quantized weights.
 //! - [`mod@embed`]: rows of a table by token.
+//! - [`mod@experts`]: routing and matmuls of a mixture of experts.
 //! - [`mod@rope`]: rotary position embedding.
 //! - [`kv`]: rows of keys and values into a cache, with norm and rotation on the way.
 //! - [`mod@attention`]: causal grouped-query attention.
+//! - [`recurrent`]: causal convolution and the gated delta rule, with their states, and sigmoid gates.
 //! - [`mod@argmax`], [`mod@sample`], [`mod@penalize`], [`mod@mask_logits`], [`mod@log_probs`],
 //!   [`mod@advance`], [`mod@gather_tokens`]: from logits to the next step.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
@@ -31,6 +33,7 @@ pub mod catalog;
 pub mod copy;
 pub mod elementwise;
 pub mod embed;
+pub mod experts;
 pub mod fault;
 pub mod fill;
 pub mod gather_tokens;
@@ -42,6 +45,7 @@ pub mod matmul;
 pub mod penalize;
 mod preprocess;
 pub mod qmatmul;
+pub mod recurrent;
 pub mod reduce;
 pub mod rope;
 pub mod rows;

@@ -14,6 +14,7 @@ impl GpuMatmulCache {
             gpu: &self.gpu,
             weight: &weight.data,
             exact: self.options.exact_activations,
+            batch_invariant: false,
             forced: self.forced.get(&(weight.number, m)).map(String::as_str),
         }
     }

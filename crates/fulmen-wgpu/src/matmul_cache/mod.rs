@@ -7,8 +7,8 @@
 //!
 //! - **Weights are `[n, k]`** (rows, columns) for every type and every m: the layout of GGUF and of PyTorch's
 //!   `Linear`.
-//! - **Any type as it is.** f32, f16, bf16, and the block formats Q4_0, Q4_1, Q8_0, Q4_K, Q5_K and Q6_K keep
-//!   their bytes; blocks are only repacked, so that kernels load whole vectors.
+//! - **Any type as it is.** f32, f16, bf16, and the block formats Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K and
+//!   MXFP4 keep their bytes; blocks are only repacked, so that kernels load whole vectors.
 //! - **Nothing is made twice.** Buffers for inputs, results and scratch grow when they have to and stay; the
 //!   launches of a matmul, with their bind groups, are compiled at its first call. A loop of the same matmuls
 //!   allocates nothing.

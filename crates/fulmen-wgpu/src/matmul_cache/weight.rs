@@ -49,7 +49,7 @@ impl GpuMatmulCache {
         self.insert("upload_weight", name, DType::F32, bytemuck::cast_slice(data), rows, cols, false)
     }
 
-    /// Uploads a weight as it is stored: F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q5_K or Q6_K.
+    /// Uploads a weight as it is stored: F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K or MXFP4.
     ///
     /// # Errors
     /// As [`upload_weight`](Self::upload_weight), and [`GpuError::Argument`] for other types and for rows

@@ -138,7 +138,7 @@ impl<'a> NewWeight<'a> {
                 let weight = QuantWeight { dtype, n, k };
                 let row = weight.packed_row_bytes().map_err(|error| match error {
                     qmatmul::QuantError::Format { .. } => {
-                        let types = "F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q5_K or Q6_K";
+                        let types = "F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K or MXFP4";
                         wrong("the type", types.to_owned(), dtype.name().to_owned())
                     }
                     _ => {
@@ -268,6 +268,11 @@ fn fits_f16(dtype: DType, blocks: &[u8]) -> bool {
         DType::Q4_K => &[(0, 63.0 * 15.0), (2, 63.0)],
         DType::Q5_K => &[(0, 63.0 * 31.0), (2, 63.0)],
         DType::Q6_K => &[(208, 128.0 * 32.0)],
+        // Twelve times 2^(e - 128) at most.
+        DType::MXFP4 => {
+            let largest = blocks.chunks_exact(dtype.block_bytes()).map(|block| block[0]).max();
+            return largest.is_some_and(|e| (115..=140).contains(&e));
+        }
         _ => return false,
     };
     let largest = blocks.chunks_exact(dtype.block_bytes()).try_fold(0.0f32, |largest, block| {

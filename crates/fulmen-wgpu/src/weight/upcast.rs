@@ -4,16 +4,18 @@
 //! |---|---|---|
 //! | Q5_0 | Q8_0 | the same scale, quants less 16: exact |
 //! | Q3_K | Q6_K | the same scale, scales and quants less 32 and 4: exact |
-//! | Q5_1, Q2_K, Q8_K | F32 | no other format holds their values; they take more memory |
+//! | IQ4_NL | Q8_0 | the same scale, quants from the table: exact |
+//! | Q5_1, Q2_K, Q8_K, IQ4_XS | F32 | no other format holds their values; they take more memory |
 
-use fulmen_core::{DType, DTypeError, quant};
+use fulmen_core::quant::{self, BlockIQ4_NL, BlockQ8_0};
+use fulmen_core::{DType, DTypeError};
 
 /// The type that weights of `dtype` are stored as on the device.
 pub(crate) fn stored_as(dtype: DType) -> DType {
     match dtype {
-        DType::Q5_0 => DType::Q8_0,
+        DType::Q5_0 | DType::IQ4_NL => DType::Q8_0,
         DType::Q3_K => DType::Q6_K,
-        DType::Q5_1 | DType::Q2_K | DType::Q8_K => DType::F32,
+        DType::Q5_1 | DType::Q2_K | DType::Q8_K | DType::IQ4_XS => DType::F32,
         _ => dtype,
     }
 }
@@ -23,7 +25,8 @@ pub(crate) fn upcast(dtype: DType, bytes: &[u8]) -> Result<Option<(DType, Vec<u8
     let converted = match dtype {
         DType::Q5_0 => blocks(bytes, q5_0),
         DType::Q3_K => blocks(bytes, q3_k),
-        DType::Q5_1 | DType::Q2_K | DType::Q8_K => {
+        DType::IQ4_NL => blocks(bytes, iq4_nl),
+        DType::Q5_1 | DType::Q2_K | DType::Q8_K | DType::IQ4_XS => {
             let elements = bytes.len() / dtype.block_bytes() * dtype.block_len();
             let values = quant::dequantize_to_vec(dtype, bytes, elements)?;
             bytemuck::cast_slice(&values).to_vec()
@@ -57,6 +60,11 @@ fn q5_0(from: &[u8; 22], to: &mut [u8; 34]) {
     }
 }
 
+fn iq4_nl(from: &[u8; 18], to: &mut [u8; 34]) {
+    let block: BlockIQ4_NL = bytemuck::cast(*from);
+    *to = bytemuck::cast(BlockQ8_0 { d: block.d, qs: block.quants() });
+}
+
 /// 32 bytes of high bits, 64 of low ones, 12 of scales, scale; to 128 bytes of low and 64 of high bits, 16
 /// scales, scale.
 fn q3_k(from: &[u8; 110], to: &mut [u8; 210]) {
@@ -86,7 +94,8 @@ mod tests {
     #[test]
     fn an_upcast_keeps_the_values() {
         let values: Vec<f32> = (0..1024).map(|i| ((i * 37 % 101) as f32 - 50.0) / 17.0).collect();
-        for dtype in [DType::Q5_0, DType::Q5_1, DType::Q2_K, DType::Q3_K, DType::Q8_K] {
+        use DType::{IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q5_0, Q5_1, Q8_K};
+        for dtype in [Q5_0, Q5_1, Q2_K, Q3_K, Q8_K, IQ4_NL, IQ4_XS] {
             let bytes = quant::quantize_to_vec(dtype, &values).unwrap();
             let (other, converted) = upcast(dtype, &bytes).unwrap().unwrap();
             let expected = quant::dequantize_to_vec(dtype, &bytes, 1024).unwrap();

@@ -2,9 +2,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../../../fulmen-model/tests/golden/mod.rs"]
+#[path = "../../../fulmen-engine/tests/golden/mod.rs"]
 mod golden;
-#[path = "../../../fulmen-model/tests/greedy/mod.rs"]
+#[path = "../../../fulmen-engine/tests/greedy/mod.rs"]
 mod greedy;
 
 mod capture;

@@ -84,7 +84,8 @@ fn weights_above_a_buffer_or_a_binding_are_split() {
             let weight = WeightArg { ptr: weight, dtype, rows: n };
             let (input, output) = (put(&mut wgpu, &x), put(&mut wgpu, &vec![f32::NAN; (m * n) as usize]));
             let parts = vec![Projection { weight, bias: None, output }];
-            wgpu.dispatch_mul_mat(&MulMatCall { input, parts, residual: None, m, k }).unwrap();
+            wgpu.dispatch_mul_mat(&MulMatCall { input, parts, residual: None, m, k, batch_invariant: false })
+                .unwrap();
             let got: Vec<f32> = get(&mut wgpu, output, (m * n) as usize);
             let (mut error, mut size) = (0f64, 0f64);
             for (at, got) in got.iter().enumerate() {

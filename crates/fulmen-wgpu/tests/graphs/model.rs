@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fulmen_core::DType;
 use fulmen_cpu::CpuDispatcher;
+use fulmen_engine::{Device, LoadOptions, Model, Sampling, SessionOptions};
 use fulmen_model::synth::{ModelShape, Synth};
-use fulmen_model::{Device, LoadOptions, Model, Sampling, SessionOptions};
 use fulmen_wgpu::{GpuDevice, WgpuDispatcher};
 
 use crate::common::gpu;

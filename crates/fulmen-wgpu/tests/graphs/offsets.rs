@@ -60,7 +60,14 @@ fn products_take_rows_from_the_middle_and_work_in_place() {
         bias: Some(at(61)),
         output: at(31),
     };
-    let call = MulMatCall { input: at(7), parts: vec![part], residual: Some(at(31)), m: 2, k: k as u32 };
+    let call = MulMatCall {
+        input: at(7),
+        parts: vec![part],
+        residual: Some(at(31)),
+        m: 2,
+        k: k as u32,
+        batch_invariant: false,
+    };
     wgpu.dispatch_mul_mat(&call).unwrap();
     let mut expected = values.clone();
     for (row, column) in (0..2).flat_map(|row| (0..n).map(move |column| (row, column))) {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fulmen_core::{
-    AttentionCall, AttentionRows, DType, DeviceMemory, GateUpCall, Heads, KernelDispatch, KvCache, KvSource,
-    MulMatCall, OpCall, Program, Projection, WeightArg, quant,
+    AttentionCall, AttentionRows, DType, DeviceMemory, GateActivation, GateUpCall, Heads, KernelDispatch,
+    KvCache, KvSource, MulMatCall, OpCall, Program, Projection, WeightArg, quant,
 };
 use fulmen_wgpu::{DeviceOptions, WgpuDispatcher, wgpu::Features};
 
@@ -49,7 +49,14 @@ fn matmul(
     let weight = weight(wgpu, rng, dtype, n, k);
     let residual = Some(put(wgpu, &drawn(rng, m * n)));
     let output = poisoned(wgpu, m * n);
-    MulMatCall { input, parts: vec![Projection { weight, bias: None, output }], residual, m, k }
+    MulMatCall {
+        input,
+        parts: vec![Projection { weight, bias: None, output }],
+        residual,
+        m,
+        k,
+        batch_invariant: false,
+    }
 }
 
 #[test]
@@ -79,8 +86,17 @@ fn attention_makes_the_q8_activations_of_its_matmul() {
             let q = put(&mut wgpu, &drawn(&mut rng, m * width));
             let output = poisoned(&mut wgpu, m * width);
             let kv = KvSource::Cache { cache, positions, sequences: None };
-            let attention =
-                AttentionCall { q, kv, output, m, heads, rows: AttentionRows::Any, scale: 0.3, layer: 0 };
+            let attention = AttentionCall {
+                q,
+                kv,
+                output,
+                m,
+                heads,
+                rows: AttentionRows::Any,
+                scores: 0.3.into(),
+                layer: 0,
+                batch_invariant: false,
+            };
             let matmul = matmul(&mut wgpu, &mut rng, weights, [m, n, width], output);
             let results = [(output, m * width), (matmul.parts[0].output, m * n)];
             let (first, second) = (OpCall::Attention(attention), OpCall::MulMat(matmul));
@@ -117,7 +133,9 @@ fn gate_and_up_make_the_q8_activations_of_the_matmul_after_them() {
             let gate = weight(&mut wgpu, &mut rng, DType::Q4_K, hidden, k);
             let up = weight(&mut wgpu, &mut rng, DType::Q6_K, hidden, k);
             let output = poisoned(&mut wgpu, m * hidden);
-            let first = OpCall::GateUp(GateUpCall { input, gate, up, output, m, k });
+            let (activation, batch_invariant) = (GateActivation::Silu, false);
+            let first = GateUpCall { input, gate, up, activation, output, m, k, batch_invariant };
+            let first = OpCall::GateUp(first);
             let matmul = matmul(&mut wgpu, &mut rng, dtype, [m, n, hidden], output);
             let results = [(output, m * hidden), (matmul.parts[0].output, m * n)];
             let second = OpCall::MulMat(matmul);

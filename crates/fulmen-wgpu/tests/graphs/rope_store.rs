@@ -68,8 +68,9 @@ impl Run {
             m: 1,
             heads,
             rows: AttentionRows::Any,
-            scale: 0.4,
+            scores: 0.4.into(),
             layer: 0,
+            batch_invariant: false,
         };
         Run { store, attention, case }
     }

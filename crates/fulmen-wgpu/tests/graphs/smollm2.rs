@@ -3,7 +3,7 @@
 //! names another place. A software device gets one of the prompts, or all with `FULMEN_SMOLLM2_ALL=1`,
 //! which takes minutes.
 
-use fulmen_model::{LoadOptions, Model, SessionOptions};
+use fulmen_engine::{LoadOptions, Model, SessionOptions};
 use fulmen_wgpu::{WgpuDispatcher, wgpu::DeviceType};
 
 use crate::common::gpu;

@@ -99,7 +99,12 @@ impl Case {
     }
 
     fn spec(&self) -> Attention {
-        Attention { m: self.positions.len() as u32, heads: self.heads, scale: self.scale, kv: self.input }
+        Attention {
+            m: self.positions.len() as u32,
+            heads: self.heads,
+            scores: self.scale.into(),
+            kv: self.input,
+        }
     }
 
     fn reference(&self) -> Vec<f64> {
@@ -310,7 +315,7 @@ fn coop_of_rows() {
     let odd = new_cache(DType::F32, 1, 300);
     for (cache, heads) in [(odd, heads(2, 1, 64)), (Cache { dtype: DType::F16, ..odd }, heads(2, 1, 72))] {
         let kv = KvInput::Cache { cache, sequences: false };
-        let spec = Attention { m: 100, heads, scale: 1.0, kv };
+        let spec = Attention { m: 100, heads, scores: 1.0.into(), kv };
         assert!(matches!(attention_by(EMULATED_COOP, &spec, &gpu().caps), Err(KernelError::Invalid { .. })));
     }
 }
@@ -415,7 +420,7 @@ fn what_does_not_fit_is_refused() {
     let caps = Caps { max_binding: 1 << 16, ..gpu().caps };
     let cache = new_cache(DType::F16, 4, 1024);
     let kv = KvInput::Cache { cache, sequences: true };
-    let spec = Attention { m: 1, heads: heads(2, 1, 64), scale: 1.0, kv };
+    let spec = Attention { m: 1, heads: heads(2, 1, 64), scores: 1.0.into(), kv };
     assert!(matches!(
         attention(&spec, &caps),
         Err(KernelError::TooLarge { bytes: 540_672, limit: 65_536, .. })
@@ -431,7 +436,7 @@ fn what_does_not_fit_is_refused() {
 fn rows_and_heads_choose_the_kernel() {
     let cache = new_cache(DType::F16, 1, 4096);
     let kv = KvInput::Cache { cache, sequences: false };
-    let spec = Attention { m: 1, heads: heads(32, 8, 128), scale: 1.0, kv };
+    let spec = Attention { m: 1, heads: heads(32, 8, 128), scores: 1.0.into(), kv };
     let several = KvInput::Cache { cache, sequences: true };
     for (spec, kind) in [
         (spec, AttentionKernel::Decode),

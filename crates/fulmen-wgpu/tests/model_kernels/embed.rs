@@ -10,7 +10,7 @@ use fulmen_wgpu::{
 
 use crate::common_rows::{draw, gpu};
 
-const TYPES: [DType; 9] = [
+const TYPES: [DType; 10] = [
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -20,6 +20,7 @@ const TYPES: [DType; 9] = [
     DType::Q4_K,
     DType::Q5_K,
     DType::Q6_K,
+    DType::MXFP4,
 ];
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

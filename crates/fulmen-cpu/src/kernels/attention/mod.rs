@@ -17,9 +17,12 @@
 //! F16 or Q8_0 ([`KvView`]), with the pages of each sequence in a table. No KV tile crosses a page. Decode is
 //! bound by the bandwidth of reading the cache, prefill by multiply-adds.
 
-use std::sync::{Mutex, PoisonError, atomic::AtomicUsize};
+use std::{
+    ops::Range,
+    sync::{Mutex, PoisonError, atomic::AtomicUsize},
+};
 
-use fulmen_core::KV_PAGE;
+use fulmen_core::{KV_PAGE, Scores};
 
 use crate::{
     isa::Isa,
@@ -64,8 +67,8 @@ pub struct Attention<'a> {
     pub q_stride: usize,
     /// Query heads; each KV head serves an equal number of adjacent ones.
     pub n_heads: usize,
-    /// Multiplies the dot products of queries and keys.
-    pub scale: f32,
+    /// What scores are, which keys a row sees, and a sink for each query head.
+    pub scores: Scores<&'a [f32]>,
     /// The K cache.
     pub k: KvView<'a>,
     /// The V cache.
@@ -106,16 +109,25 @@ struct RowGroup {
     row: usize,
     rows: usize,
     seq: usize,
-    /// The number of positions that the last of the rows sees.
+    /// The first position that any of the rows sees, rounded down to a tile.
+    begin: usize,
+    /// The position behind the last that any of the rows sees.
     end: usize,
     splits: usize,
     /// Offset of its partial results.
     partial: usize,
 }
 
+impl RowGroup {
+    /// The number of positions from the first to the last that any of the rows sees.
+    fn keys(&self) -> usize {
+        self.end - self.begin
+    }
+}
+
 /// Causal attention: row `r` of `out`, `n_heads * head_dim` elements wide and `out_stride` apart, gets for
-/// each head the mean of the values at positions `0..=positions[r]` of its sequence, weighted by the softmax
-/// of `scale * (q · k)`.
+/// each head the mean of the values at positions `0..=positions[r]` of its sequence, or those of them in the
+/// window, weighted by the softmax of the [`Scores`].
 ///
 /// A NaN in a query gives NaN in its head. A head whose scores are all -inf is zero. Positions that a row
 /// does not see have no influence on it, whatever they contain.
@@ -138,8 +150,12 @@ pub fn attention(
     if n_heads.checked_rem(n_kv_heads).unwrap_or(n_heads) != 0 {
         return Err(KvError::Heads { n_heads, n_kv_heads });
     }
-    let m = args.table.check_rows(&kl, args.positions, args.sequences, RowPages::Seen)?;
-    args.table.check_rows(&vl, args.positions, args.sequences, RowPages::Seen)?;
+    let pages = args.scores.window.map_or(RowPages::Seen, |window| RowPages::Window(window as usize));
+    let m = args.table.check_rows(&kl, args.positions, args.sequences, pages)?;
+    args.table.check_rows(&vl, args.positions, args.sequences, pages)?;
+    if let Some(sinks) = args.scores.sinks.filter(|sinks| sinks.len() != n_heads) {
+        return Err(KvError::Shape { what: "sinks", expected: n_heads, got: sinks.len() });
+    }
     let width = n_heads.checked_mul(hd).ok_or(KvError::Overflow)?;
     check_strided("q rows", m, width, args.q_stride, args.q.len())?;
     check_strided("output rows", m, width, out_stride, out.len())?;
@@ -161,8 +177,9 @@ pub fn attention(
         let queries = row_group.rows * group;
         let ptrs = workspace.prepare(queries, hd_pad);
         let positions = &args.positions[row_group.row..][..row_group.rows];
-        for (limits, &position) in workspace.limits.chunks_mut(group).zip(positions) {
-            limits.fill(position as usize + 1);
+        for (visible, &position) in workspace.visible.chunks_mut(group).zip(positions) {
+            let first = args.scores.first_visible(position) as usize;
+            visible.fill(Visible { first, end: position as usize + 1 });
         }
         let task = Task {
             args,
@@ -170,14 +187,17 @@ pub fn attention(
             head,
             index,
             keys: match row_group.splits {
-                1 => 0..row_group.end,
-                _ => index * split_len..row_group.end.min((index + 1) * split_len),
+                1 => row_group.begin..row_group.end,
+                _ => {
+                    let from = row_group.begin + index * split_len;
+                    from..row_group.end.min(from + split_len)
+                }
             },
             queries,
             group,
             hd_pad,
             ptrs,
-            limits: &workspace.limits,
+            visible: &workspace.visible,
             shared: &shared,
             pending: &pending[at * n_kv_heads + head],
         };
@@ -203,20 +223,22 @@ fn partition(scratch: &mut AttentionScratch, args: &Attention<'_>, group: usize)
     for (row, &position) in args.positions.iter().enumerate() {
         let seq = args.sequences.map_or(0, |s| s[row]) as usize;
         let end = position as usize + 1;
+        let begin = args.scores.first_visible(position) as usize / LANE_CHUNK * LANE_CHUNK;
         match row_groups.last_mut() {
             Some(row_group)
                 if row_group.seq == seq && row_group.rows < most_rows && !starts_block(position) =>
             {
                 row_group.rows += 1;
+                row_group.begin = row_group.begin.min(begin);
                 row_group.end = row_group.end.max(end);
             }
-            _ => row_groups.push(RowGroup { row, rows: 1, seq, end, splits: 0, partial: 0 }),
+            _ => row_groups.push(RowGroup { row, rows: 1, seq, begin, end, splits: 0, partial: 0 }),
         }
     }
-    let longest = row_groups.iter().map(|row_group| row_group.end).max().unwrap_or(0);
+    let longest = row_groups.iter().map(RowGroup::keys).max().unwrap_or(0);
     let mut split_len = MIN_SPLIT;
     let n_tasks = |split_len: usize, groups: &[RowGroup]| {
-        groups.iter().map(|rows| rows.end.div_ceil(split_len) * n_kv_heads).sum::<usize>()
+        groups.iter().map(|rows| rows.keys().div_ceil(split_len) * n_kv_heads).sum::<usize>()
     };
     while !args.by_position && split_len < longest && n_tasks(split_len, row_groups) > MAX_TASKS {
         split_len *= 2;
@@ -228,7 +250,7 @@ fn partition(scratch: &mut AttentionScratch, args: &Attention<'_>, group: usize)
     for row_group in row_groups.iter_mut() {
         // Rows of prefill have enough tasks; the partial results of all their splits would take much memory.
         let whole = args.by_position && row_group.rows > 1;
-        row_group.splits = if whole { 1 } else { row_group.end.div_ceil(split_len) };
+        row_group.splits = if whole { 1 } else { row_group.keys().div_ceil(split_len) };
         row_group.partial = floats;
         if row_group.splits > 1 {
             floats += row_group.splits * n_kv_heads * partial_len(row_group.rows * group, hd_pad);
@@ -276,8 +298,23 @@ impl Lines {
 #[derive(Default)]
 struct Workspace {
     floats: Lines,
-    /// The number of positions that each query sees.
-    limits: Vec<usize>,
+    /// The positions that each query sees.
+    visible: Vec<Visible>,
+}
+
+/// The positions that a query sees: from `first` to before `end`.
+#[derive(Clone, Copy, Default)]
+struct Visible {
+    first: usize,
+    end: usize,
+}
+
+impl Visible {
+    /// Those among `keys`, counted from its start.
+    fn within(self, keys: &Range<usize>) -> Range<usize> {
+        let end = self.end.min(keys.end).saturating_sub(keys.start);
+        self.first.saturating_sub(keys.start).min(end)..end
+    }
 }
 
 /// The arrays in a workspace.
@@ -302,8 +339,8 @@ impl Workspace {
         let chunk = if queries < LANE_QUERIES { DOT_CHUNK.0 } else { LANE_CHUNK };
         let sizes = [padded * hd_pad, padded * chunk, tile * hd_pad, padded, partial_len(queries, hd_pad)];
         self.floats.reserve(sizes.iter().sum());
-        self.limits.clear();
-        self.limits.resize(queries, 0);
+        self.visible.clear();
+        self.visible.resize(queries, Visible::default());
         let mut next = self.floats.as_mut_ptr();
         let [q, scores, tile, alpha, partial] = sizes.map(|size| {
             let array = next;

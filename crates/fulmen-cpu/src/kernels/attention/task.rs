@@ -5,10 +5,10 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use fulmen_core::DType;
+use fulmen_core::{DType, Scores};
 
 use super::{
-    Attention, DOT_CHUNK, LANE_CHUNK, LANE_QUERIES, PAD, RowGroup, SLACK, WorkspacePtrs,
+    Attention, DOT_CHUNK, LANE_CHUNK, LANE_QUERIES, PAD, RowGroup, SLACK, Visible, WorkspacePtrs,
     microkernels::{Tile, accumulate_values, dequantize_row, dot_scores, exp_one, lane_scores, rescale},
     partial_len,
 };
@@ -38,7 +38,7 @@ pub(super) struct Task<'a> {
     pub(super) group: usize,
     pub(super) hd_pad: usize,
     pub(super) ptrs: WorkspacePtrs,
-    pub(super) limits: &'a [usize],
+    pub(super) visible: &'a [Visible],
     pub(super) shared: &'a TaskOutputs,
     pub(super) pending: &'a AtomicUsize,
 }
@@ -128,6 +128,31 @@ impl Task<'_> {
         &self.args.q[row * self.args.q_stride + head * hd..][..hd]
     }
 
+    /// The factor of the scores of `query`.
+    #[inline(always)]
+    fn scale(&self, query: usize) -> f32 {
+        let Scores { scale, temperature, .. } = self.args.scores;
+        let position = || self.args.positions[self.row_group.row + query / self.group];
+        temperature.map_or(scale, |temperature| scale * temperature.factor(position()) as f32)
+    }
+
+    /// Caps `n` scores from `scores` on; `n` is a multiple of the vector length, or the scores behind are
+    /// unused up to one.
+    ///
+    /// # Safety
+    /// There is room for that many.
+    #[inline(always)]
+    unsafe fn cap<S: Simd>(&self, s: S, scores: *mut f32, n: usize) {
+        let Some(cap) = self.args.scores.softcap else { return };
+        for i in (0..n).step_by(S::LANES) {
+            // SAFETY: by the contract.
+            unsafe {
+                let score = s.div(s.load(scores.add(i)), s.splat(cap));
+                s.store(scores.add(i), s.mul(s.splat(cap), math::tanh(s, score)));
+            }
+        }
+    }
+
     /// Scaled queries as padded rows.
     ///
     /// # Safety
@@ -140,8 +165,9 @@ impl Task<'_> {
                 unsafe { std::slice::from_raw_parts_mut(self.ptrs.q.add(query * self.hd_pad), self.hd_pad) };
             let from = self.query(query);
             row[from.len()..].fill(0.0);
+            let scale = self.scale(query);
             for (to, from) in row.iter_mut().zip(from) {
-                *to = from * self.args.scale;
+                *to = from * scale;
             }
         }
     }
@@ -166,8 +192,9 @@ impl Task<'_> {
             // SAFETY: the tile has this many padded rows, and `hd` is not longer than one of them.
             let rows = unsafe { std::slice::from_raw_parts_mut(self.ptrs.tile, n * hd) };
             for (i, row) in rows.chunks_mut(hd).enumerate() {
+                let scale = self.scale(first + i);
                 for (to, from) in row.iter_mut().zip(self.query(first + i)) {
-                    *to = from * self.args.scale;
+                    *to = from * scale;
                 }
             }
             for (block, rows) in rows.chunks(4 * hd).enumerate() {
@@ -305,12 +332,13 @@ impl Task<'_> {
         sum: *mut f32,
         alpha: *mut f32,
     ) {
-        for (query, &limit) in self.limits.iter().enumerate() {
-            let n = limit.min(keys.end).saturating_sub(keys.start);
+        for (query, visible) in self.visible.iter().enumerate() {
+            let Range { start: hidden, end: n } = visible.within(&keys);
             // SAFETY: by the contract; chunks are a multiple of every vector length.
             unsafe {
                 let row = scores.add(query * DOT_CHUNK.0);
-                for i in n..n.next_multiple_of(S::LANES) {
+                self.cap(s, row, n);
+                for i in (0..hidden).chain(n..n.next_multiple_of(S::LANES)) {
                     *row.add(i) = f32::NEG_INFINITY;
                 }
                 let old = *max.add(query);
@@ -353,16 +381,22 @@ impl Task<'_> {
         alpha: *mut f32,
     ) {
         for query in (0..padded).step_by(S::LANES) {
-            let limits = &self.limits[query.min(self.queries)..self.queries.min(query + S::LANES)];
-            let common_limit = limits.iter().copied().min().unwrap_or(0);
-            let end = limits.iter().copied().max().unwrap_or(0).min(keys.end);
+            let lanes = &self.visible[query.min(self.queries)..self.queries.min(query + S::LANES)];
+            let common_first = lanes.iter().map(|lane| lane.first).max().unwrap_or(0);
+            let common_end = lanes.iter().map(|lane| lane.end).min().unwrap_or(0);
+            let end = lanes.iter().map(|lane| lane.end).max().unwrap_or(0).min(keys.end);
             let n = end.saturating_sub(keys.start);
             // SAFETY: by the contract; `padded` is a multiple of every vector length.
             unsafe {
                 let column = scores.add(query);
-                for key in keys.start.max(common_limit)..end {
-                    for (lane, &limit) in limits.iter().enumerate() {
-                        if key >= limit {
+                if self.args.scores.softcap.is_some() {
+                    (0..n).for_each(|key| self.cap(s, column.add(key * padded), S::LANES));
+                }
+                // Keys that some of the lanes do not see, at both ends.
+                let behind = keys.start..common_first.min(end);
+                for key in behind.chain(keys.start.max(common_first).max(common_end)..end) {
+                    for (lane, visible) in lanes.iter().enumerate() {
+                        if !(visible.first..visible.end).contains(&key) {
                             *column.add((key - keys.start) * padded + lane) = f32::NEG_INFINITY;
                         }
                     }
@@ -405,7 +439,6 @@ impl Task<'_> {
         strides: (usize, usize),
         acc: *mut f32,
     ) {
-        let seen = |limit: usize| limit.min(keys.end).saturating_sub(keys.start);
         let mut query = 0;
         while query < self.queries {
             let block = match self.queries - query {
@@ -414,33 +447,30 @@ impl Task<'_> {
                 7 | 8 => 4,
                 _ => 6,
             };
-            let limits = &self.limits[query..query + block];
-            let common = seen(limits.iter().copied().min().unwrap_or(0));
+            let visible = || self.visible[query..query + block].iter().map(|visible| visible.within(&keys));
+            // The keys that all queries of the block see, then those that single ones see before and after.
+            let first = visible().map(|seen| seen.start).max().unwrap_or(0);
+            let end = visible().map(|seen| seen.end).min().unwrap_or(0).max(first);
             // SAFETY: by the contract; the queries are counted, and the keys are those of the tile.
             unsafe {
-                let w = weights.add(query * strides.0);
                 let acc = acc.add(query * self.hd_pad);
+                let weights = weights.add(query * strides.0);
+                let (values, w) = (Tile(v.0.add(first * v.1), v.1), weights.add(first * strides.1));
+                let n = end - first;
                 match block {
-                    1 => accumulate_values::<S, 1>(s, v, common, w, strides, acc, self.hd_pad),
-                    2 => accumulate_values::<S, 2>(s, v, common, w, strides, acc, self.hd_pad),
-                    3 => accumulate_values::<S, 3>(s, v, common, w, strides, acc, self.hd_pad),
-                    4 => accumulate_values::<S, 4>(s, v, common, w, strides, acc, self.hd_pad),
-                    _ => accumulate_values::<S, 6>(s, v, common, w, strides, acc, self.hd_pad),
+                    1 => accumulate_values::<S, 1>(s, values, n, w, strides, acc, self.hd_pad),
+                    2 => accumulate_values::<S, 2>(s, values, n, w, strides, acc, self.hd_pad),
+                    3 => accumulate_values::<S, 3>(s, values, n, w, strides, acc, self.hd_pad),
+                    4 => accumulate_values::<S, 4>(s, values, n, w, strides, acc, self.hd_pad),
+                    _ => accumulate_values::<S, 6>(s, values, n, w, strides, acc, self.hd_pad),
                 }
-                for (i, &limit) in limits.iter().enumerate() {
-                    let rest = seen(limit) - common;
-                    if rest > 0 {
-                        let v = Tile(v.0.add(common * v.1), v.1);
-                        let w = w.add(i * strides.0 + common * strides.1);
-                        accumulate_values::<S, 1>(
-                            s,
-                            v,
-                            rest,
-                            w,
-                            strides,
-                            acc.add(i * self.hd_pad),
-                            self.hd_pad,
-                        );
+                for (i, seen) in visible().enumerate() {
+                    let acc = acc.add(i * self.hd_pad);
+                    let parts = [seen.start..seen.end.min(first), seen.start.max(end)..seen.end];
+                    for part in parts.into_iter().filter(|part| !part.is_empty()) {
+                        let values = Tile(v.0.add(part.start * v.1), v.1);
+                        let w = weights.add(i * strides.0 + part.start * strides.1);
+                        accumulate_values::<S, 1>(s, values, part.len(), w, strides, acc, self.hd_pad);
                     }
                 }
             }
@@ -465,8 +495,10 @@ impl Task<'_> {
                 for split in 0..splits {
                     top = top.max(*first.add(split * len + query));
                 }
+                let sink = self.args.scores.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head]);
+                let top = top.max(sink);
                 let base = if top == f32::NEG_INFINITY { 0.0 } else { top };
-                let mut sum = 0.0;
+                let mut sum = if sink == f32::NEG_INFINITY { 0.0 } else { exp_one(s, sink - base) };
                 for split in 0..splits {
                     // The weight of the split replaces its maximum.
                     let partial = first.add(split * len + query);

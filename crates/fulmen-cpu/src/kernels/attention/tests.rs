@@ -1,6 +1,6 @@
 //! Attention against f64, over types, shapes, positions and threads.
 
-use fulmen_core::DType;
+use fulmen_core::{DType, Temperature};
 
 use super::*;
 use crate::{
@@ -115,18 +115,28 @@ fn decode(layout: &KvLayout, bytes: &[u8]) -> Vec<f64> {
     all
 }
 
-/// One head of one row in f64.
-fn reference(k: &Cache, v: &Cache, q: &[f32], scale: f32, at: (usize, usize), end: usize) -> Vec<f64> {
-    let scores: Vec<f64> = (0..end)
-        .map(|pos| {
-            let products = k.row(at.0, at.1, pos).iter().zip(q).map(|(k, &q)| k * f64::from(q));
-            products.sum::<f64>() * f64::from(scale)
-        })
-        .collect();
-    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+/// One head of one row in f64. `at`: its sequence and KV head.
+fn reference(
+    k: &Cache,
+    v: &Cache,
+    q: &[f32],
+    rule: &Scores<f32>,
+    at: (usize, usize),
+    position: u32,
+) -> Vec<f64> {
+    let scale = f64::from(rule.scale) * rule.temperature.map_or(1.0, |t| t.factor(position));
+    let seen = rule.first_visible(position) as usize..position as usize + 1;
+    let score = |pos: usize| {
+        let products = k.row(at.0, at.1, pos).iter().zip(q).map(|(k, &q)| k * f64::from(q));
+        let score = products.sum::<f64>() * scale;
+        rule.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+    };
+    let scores: Vec<f64> = seen.clone().map(score).collect();
+    let sink = rule.sinks.map_or(f64::NEG_INFINITY, f64::from);
+    let max = scores.iter().copied().fold(sink, f64::max);
     let mut out = vec![0.0; q.len()];
-    let mut sum = 0.0;
-    for (pos, score) in scores.iter().enumerate() {
+    let mut sum = (sink - max).exp();
+    for (pos, score) in seen.zip(&scores) {
         let weight = (score - max).exp();
         sum += weight;
         for (out, v) in out.iter_mut().zip(v.row(at.0, at.1, pos)) {
@@ -163,7 +173,8 @@ fn check(scratch: &mut AttentionScratch, args: &Attention<'_>, k: &Cache, v: &Ca
         let seq = args.sequences.map_or(0, |s| s[r]) as usize;
         for &head in &heads {
             let q = &args.q[r * args.q_stride + head * hd..][..hd];
-            want.push(reference(k, v, q, args.scale, (seq, head / group), position as usize + 1));
+            let rule = args.scores.map(|sinks| sinks[head]);
+            want.push(reference(k, v, q, &rule, (seq, head / group), position));
         }
     }
     for isa in Isa::available() {
@@ -214,7 +225,7 @@ fn matches_the_reference() {
                             q: &q,
                             q_stride,
                             n_heads,
-                            scale: 1.0 / (hd as f32).sqrt(),
+                            scores: (1.0 / (hd as f32).sqrt()).into(),
                             k: k.view(),
                             v: v.view(),
                             table: k.table(),
@@ -226,6 +237,90 @@ fn matches_the_reference() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn windows_caps_temperatures_and_sinks() {
+    let mut rng = fastrand::Rng::with_seed(11);
+    let mut scratch = AttentionScratch::new();
+    let temperature = Some(Temperature { length: 100, beta: 0.3 });
+    for (dtype, n_heads, n_kv, hd) in
+        [(DType::F32, 3, 1, 5), (DType::F16, 8, 2, 64), (DType::Q8_0, 4, 4, 32), (DType::F32, 6, 1, 32)]
+    {
+        let layout = KvLayout::pages(dtype, 2 * 8, n_kv, hd).unwrap();
+        let (k, v) = Cache::pair(&mut rng, layout, 2, 0);
+        let q: Vec<f32> = (0..60 * n_heads * hd).map(|_| rng.f32() * 4.0 - 2.0).collect();
+        let sinks: Vec<f32> = (0..n_heads).map(|_| rng.f32() * 6.0 - 3.0).collect();
+        for window in [None, Some(1), Some(5), Some(64), Some(200), Some(512), Some(5000)] {
+            for (softcap, temperature, sinks) in [
+                (None, None, None),
+                (Some(1.5), None, None),
+                (None, temperature, None),
+                (None, None, Some(&sinks[..])),
+                (Some(50.0), temperature, Some(&sinks[..])),
+            ] {
+                for (m, last, mixed) in [(1, 0, false), (1, 999, false), (3, 700, true), (60, 300, false)] {
+                    let position =
+                        |r: usize| if mixed { last - 37 * r } else { (last + r + 1).saturating_sub(m) };
+                    let positions: Vec<u32> = (0..m).map(|r| position(r) as u32).collect();
+                    let sequences: Vec<u32> = (0..m).map(|r| u32::from(r * r % 7 == 2)).collect();
+                    let args = Attention {
+                        by_position: hd == 64,
+                        q: &q,
+                        q_stride: n_heads * hd,
+                        n_heads,
+                        scores: Scores {
+                            scale: 1.0 / (hd as f32).sqrt(),
+                            window,
+                            softcap,
+                            temperature,
+                            sinks,
+                        },
+                        k: k.view(),
+                        v: v.view(),
+                        table: k.table(),
+                        positions: &positions,
+                        sequences: mixed.then_some(&sequences),
+                    };
+                    check(&mut scratch, &args, &k, &v);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_behind_the_window_has_no_influence() {
+    let mut rng = fastrand::Rng::with_seed(12);
+    let layout = KvLayout::pages(DType::F32, 4, 1, 32).unwrap();
+    for m in [1, 40] {
+        let (mut k, mut v) = Cache::pair(&mut rng, layout, 1, 0);
+        let q: Vec<f32> = (0..m * 32).map(|_| rng.f32()).collect();
+        let positions: Vec<u32> = (0..m as u32).map(|r| 400 + r).collect();
+        // The first row sees positions 301 to 400; the page of those below 128 is missing.
+        for cache in [&mut k, &mut v] {
+            for position in 0..301 {
+                let (page, at) = cache.place(0, position);
+                let offset = layout.offset(page, 0, at);
+                cache.bytes[offset..][..layout.row_bytes()].fill(0xFF);
+            }
+        }
+        let mut pages = k.pages.clone();
+        pages[0] = u32::MAX;
+        let args = Attention {
+            by_position: false,
+            q: &q,
+            q_stride: 32,
+            n_heads: 1,
+            scores: Scores { window: Some(100), ..1.0.into() },
+            k: k.view(),
+            v: v.view(),
+            table: PageTable::new(&pages, 1, 4).unwrap(),
+            positions: &positions,
+            sequences: None,
+        };
+        check(&mut AttentionScratch::new(), &args, &k, &v);
     }
 }
 
@@ -243,7 +338,7 @@ fn threads_do_not_matter() {
             q: &q,
             q_stride: 256,
             n_heads: 8,
-            scale: 3.0,
+            scores: 3.0.into(),
             k: k.view(),
             v: v.view(),
             table: k.table(),
@@ -274,7 +369,7 @@ fn plain_rows_are_a_cache() {
             q: &q,
             q_stride: n_heads * hd,
             n_heads,
-            scale: 1.0,
+            scores: 1.0.into(),
             k: k.view(),
             v: v.view(),
             table: k.table(),
@@ -308,7 +403,7 @@ fn nan_and_infinite_scores() {
             q: &q,
             q_stride: width,
             n_heads: 4,
-            scale: 0.5,
+            scores: 0.5.into(),
             k: k.view(),
             v: v.view(),
             table: k.table(),
@@ -342,7 +437,7 @@ fn errors_leave_the_output() {
         q: &q,
         q_stride: 32,
         n_heads: 4,
-        scale: 1.0,
+        scores: 1.0.into(),
         k: view(layout),
         v: view(layout),
         table: PageTable::new(&[1, 0], 2, 1).unwrap(),
@@ -419,7 +514,7 @@ fn by_position_other_sequences_and_chunks_do_not_matter() {
                 q: &queries,
                 q_stride: width,
                 n_heads,
-                scale: 0.3,
+                scores: (0.3).into(),
                 k: k.view(),
                 v: v.view(),
                 table: k.table(),

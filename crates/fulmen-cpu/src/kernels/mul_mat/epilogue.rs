@@ -76,6 +76,15 @@ pub(super) fn silu_mul(gate: &mut [f32], up: &[f32]) {
     }
 }
 
+/// `gate = gelu(gate) * up`, with GELU's tanh approximation: `0.5 (1 + tanh(y)) = 1 / (1 + e^(-2 y))`.
+#[inline(always)]
+pub(super) fn gelu_mul(gate: &mut [f32], up: &[f32]) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        let x = *gate;
+        *gate = x / (1.0 + exp(-x * (1.595_769 + 0.071_354_814 * x * x))) * up;
+    }
+}
+
 /// `e^x` to about two units in the last place, without branches so that loops over it vectorize. NaN stays
 /// NaN; above 88 the result stays finite (silu is 0 there), below -88 it is a tiny number instead of 0.
 #[inline(always)]
@@ -101,6 +110,23 @@ fn exp(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gelu_is_accurate() {
+        for i in -20_000..=20_000 {
+            let x = i as f32 * 0.0006;
+            let mut got = [x];
+            gelu_mul(&mut got, &[1.0]);
+            let x = f64::from(x);
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            let want = 0.5 * x * (1.0 + inner.tanh());
+            let error = (f64::from(got[0]) - want).abs();
+            assert!(error <= 2e-6 * want.abs() + 1e-9, "gelu({x}) = {}, should be {want}", got[0]);
+        }
+        let mut special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e20, -1e20];
+        gelu_mul(&mut special, &[1.0; 5]);
+        assert!(special[0].is_nan() && special[1] == f32::INFINITY && special[3] == 1e20);
+    }
 
     #[test]
     fn silu_is_accurate() {

@@ -1,15 +1,17 @@
 //! AVX2 GEMV kernels for the common block formats; see [`gemv`](super::gemv) for the tiling.
 //!
 //! Q4_K, Q5_K and Q6_K use `maddubs` (unsigned quants times signed q8 activations) and multiply by the
-//! integer scales with `madd` in 32 bits; offsets and minima go through the sums of the activations. Q8_0 and
-//! Q4_0 take one block per vector. Bound by memory bandwidth.
+//! integer scales with `madd` in 32 bits; offsets and minima go through the sums of the activations. Q8_0,
+//! Q4_0, MXFP4 and the groups of IQ4_NL and IQ4_XS take one block per vector, the latter by a look-up of
+//! bytes (`pshufb`). Bound by memory bandwidth.
 
 use super::{
     gemv::{ActivationRows, DotFn, DotTile, ROWS, WeightRows, by_rows, prefetch},
     simd::dot4_signed,
-    unpack::{Format, Q4K, Q5K, six_bit_scales},
+    unpack::{Format, Q4K, Q5K, e8m0_halved, six_bit_scales},
 };
 use fulmen_core::DType;
+use fulmen_core::quant::{IQ4_VALUES, MXFP4_VALUES};
 use std::arch::x86_64::*;
 
 /// The kernel for a type, if there is one here, and the number of elements that rows must be a multiple of.
@@ -18,8 +20,11 @@ pub(super) fn specialized(dtype: DType) -> Option<(DotFn, usize)> {
         DType::Q4_K => Some((dot_q4_k::<Q4K>, 256)),
         DType::Q5_K => Some((dot_q4_k::<Q5K>, 256)),
         DType::Q6_K => Some((dot_q6_k, 256)),
-        DType::Q8_0 => Some((dot_q8_0::<false>, 32)),
-        DType::Q4_0 => Some((dot_q8_0::<true>, 32)),
+        DType::Q8_0 => Some((dot_q8_0, 32)),
+        DType::Q4_0 => Some((dot_q4_0, 32)),
+        DType::MXFP4 => Some((dot_mxfp4, 32)),
+        DType::IQ4_NL => Some((dot_iq4_nl, 32)),
+        DType::IQ4_XS => Some((dot_iq4_xs, 256)),
         _ => None,
     }
 }
@@ -46,24 +51,6 @@ unsafe fn dot_q4_k<F: Format>(
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn dot_q6_k(w: WeightRows, x: &ActivationRows<'_>, first: usize, count: usize, out: &mut DotTile) {
     by_rows!(q6_k_rows, w, x, first, count, out)
-}
-
-/// # Safety
-///
-/// As [`dot_q4_k`].
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dot_q8_0<const NIBBLES: bool>(
-    w: WeightRows,
-    x: &ActivationRows<'_>,
-    first: usize,
-    count: usize,
-    out: &mut DotTile,
-) {
-    if NIBBLES {
-        by_rows!(q4_0_rows, w, x, first, count, out)
-    } else {
-        by_rows!(q8_0_rows, w, x, first, count, out)
-    }
 }
 
 /// # Safety
@@ -243,15 +230,31 @@ unsafe fn q6_k_rows<const R: usize, const M: usize>(
     }
 }
 
-/// `Q8_0` or `Q4_0`: one block is a vector of signed quants.
+/// A kernel for blocks of 32 elements that are one vector of signed quants, and its entry. `at` gives the
+/// offset of the block of 32 with this number in a row; `scale` and `quants` read it.
 macro_rules! signed_blocks {
-    ($name:ident, $bytes:literal, |$src:ident| $quants:expr) => {
+    ($entry:ident, $rows:ident, q8 blocks of $q8:literal, bytes $bytes:literal, |$block:ident| $at:expr,
+     scale $scale:expr, |$src:ident| $quants:expr) => {
         /// # Safety
         ///
-        /// As [`dot_q8_0`], with `R` rows of weights and `M` of activations.
+        /// As [`dot_q4_k`].
+        #[target_feature(enable = "avx2,fma,f16c")]
+        pub(super) unsafe fn $entry(
+            w: WeightRows,
+            x: &ActivationRows<'_>,
+            first: usize,
+            count: usize,
+            out: &mut DotTile,
+        ) {
+            by_rows!($rows, w, x, first, count, out)
+        }
+
+        /// # Safety
+        ///
+        /// As the entry, with `R` rows of weights and `M` of activations.
         #[inline]
         #[target_feature(enable = "avx2,fma,f16c")]
-        unsafe fn $name<const R: usize, const M: usize>(
+        unsafe fn $rows<const R: usize, const M: usize>(
             w: WeightRows,
             x: &ActivationRows<'_>,
             first: usize,
@@ -260,20 +263,21 @@ macro_rules! signed_blocks {
         ) {
             let Some(q8) = x.q8 else { return };
             let mut acc = [[_mm256_setzero_ps(); R]; M];
-            for block in 0..x.k / 32 {
+            for $block in 0..x.k / 32 {
                 for row in 0..R {
-                    let $src = w.data.wrapping_add(row * w.row_bytes + block * $bytes);
+                    let row_start = w.data.wrapping_add(row * w.row_bytes);
+                    let $src = row_start.wrapping_add($at);
                     prefetch($src, $bytes, w.row_bytes);
                     // SAFETY: all offsets are within the block of weights, or of activations.
                     unsafe {
-                        let d = f16_at($src);
+                        let d = $scale(row_start, $block);
                         let quants = $quants;
                         let magnitudes = _mm256_abs_epi8(quants);
                         for a in 0..M {
-                            let at = (first + a) * x.k + block * 32;
+                            let at = (first + a) * x.k + $block * 32;
                             let x = _mm256_loadu_si256(q8.quants.as_ptr().add(at).cast());
                             let dot = _mm256_cvtepi32_ps(dot4_signed(magnitudes, quants, x));
-                            let d = _mm256_set1_ps(d * *q8.d.as_ptr().add(at / 32));
+                            let d = _mm256_set1_ps(d * *q8.d.as_ptr().add(at / $q8));
                             acc[a][row] = _mm256_fmadd_ps(dot, d, acc[a][row]);
                         }
                     }
@@ -288,9 +292,77 @@ macro_rules! signed_blocks {
     };
 }
 
-signed_blocks!(q8_0_rows, 34, |src| _mm256_loadu_si256(src.add(2).cast()));
-signed_blocks!(q4_0_rows, 18, |src| {
-    let q = _mm_loadu_si128(src.add(2).cast());
-    let q = _mm256_set_m128i(_mm_srli_epi16::<4>(q), q);
-    _mm256_sub_epi8(_mm256_and_si256(q, _mm256_set1_epi8(15)), _mm256_set1_epi8(8))
-});
+/// The f16 at the start of a block of `BYTES`.
+///
+/// # Safety
+///
+/// The block must be readable.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn f16_scale<const BYTES: usize>(row: *const u8, block: usize) -> f32 {
+    // SAFETY: by the contract.
+    unsafe { f16_at(row.add(block * BYTES)) }
+}
+
+/// # Safety
+///
+/// The block must be readable.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn mxfp4_scale(row: *const u8, block: usize) -> f32 {
+    // SAFETY: by the contract.
+    e8m0_halved(unsafe { *row.add(block * 17) })
+}
+
+/// # Safety
+///
+/// The block of 256 that contains the group must be readable.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn iq4_xs_scale(row: *const u8, group: usize) -> f32 {
+    let (src, j) = (row.wrapping_add(group / 8 * 136), group % 8);
+    // SAFETY: by the contract.
+    unsafe {
+        let (low, high) = (*src.add(4 + j / 2) >> (j % 2 * 4) & 15, *src.add(2 + j / 4) >> (j % 4 * 2) & 3);
+        f16_at(src) * f32::from((low | high << 4) as i8 - 32)
+    }
+}
+
+/// The low nibbles of 16 bytes, then the high ones.
+///
+/// # Safety
+///
+/// `src` must be readable for 16 bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn nibbles(src: *const u8) -> __m256i {
+    // SAFETY: by the contract.
+    let q = unsafe { _mm_loadu_si128(src.cast()) };
+    _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16::<4>(q), q), _mm256_set1_epi8(15))
+}
+
+/// The values of a table at the nibbles of 16 bytes.
+///
+/// # Safety
+///
+/// `src` must be readable for 16 bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn look_up(table: &[i8; 16], src: *const u8) -> __m256i {
+    // SAFETY: by the contract; the table has 16 bytes.
+    unsafe {
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+        _mm256_shuffle_epi8(table, nibbles(src))
+    }
+}
+
+signed_blocks!(dot_q8_0, q8_0_rows, q8 blocks of 32, bytes 34, |block| block * 34, scale f16_scale::<34>,
+    |src| _mm256_loadu_si256(src.add(2).cast()));
+signed_blocks!(dot_q4_0, q4_0_rows, q8 blocks of 32, bytes 18, |block| block * 18, scale f16_scale::<18>,
+    |src| _mm256_sub_epi8(nibbles(src.add(2)), _mm256_set1_epi8(8)));
+signed_blocks!(dot_mxfp4, mxfp4_rows, q8 blocks of 32, bytes 17, |block| block * 17, scale mxfp4_scale,
+    |src| look_up(&MXFP4_VALUES, src.add(1)));
+signed_blocks!(dot_iq4_nl, iq4_nl_rows, q8 blocks of 32, bytes 18, |block| block * 18,
+    scale f16_scale::<18>, |src| look_up(&IQ4_VALUES, src.add(2)));
+signed_blocks!(dot_iq4_xs, iq4_xs_rows, q8 blocks of 256, bytes 16,
+    |block| block / 8 * 136 + 8 + block % 8 * 16, scale iq4_xs_scale, |src| look_up(&IQ4_VALUES, src));

@@ -6,7 +6,7 @@
 use super::{
     Isa,
     activations::{Q8Block, quantize_row},
-    epilogue::silu_mul,
+    epilogue::{gelu_mul, silu_mul},
     gemv::{ActivationRows, BF16, DotFn, DotTile, F16, F32, WeightRows, dot_blocks, dot_f32},
     packed_gemm::{
         F32KernelFn, PackF32Fn, PackQ8Fn, Q8KernelFn, Q8Tile, f32_kernel, pack_f32, pack_q8, pack_x,
@@ -41,6 +41,8 @@ pub(super) struct KernelTable {
     pub(super) pack_x: unsafe fn(x: *const f32, stride: usize, rows: usize, k: usize, out: *mut f32),
     pub(super) f32_kernel: F32KernelFn,
     pub(super) silu_mul: unsafe fn(gate: &mut [f32], up: &[f32]),
+    /// `gate = gelu(gate) * up`.
+    pub(super) gelu_mul: unsafe fn(gate: &mut [f32], up: &[f32]),
     /// The kernels for weights of a type and row length; `None` if the type has no matmul.
     pub(super) kernels: fn(DType, usize) -> Option<Kernels>,
 }
@@ -152,6 +154,11 @@ macro_rules! instruction_set {
                 silu_mul(gate, up);
             }
 
+            $(#[$feature])*
+            unsafe fn gelu_mul_entry(gate: &mut [f32], up: &[f32]) {
+                gelu_mul(gate, up);
+            }
+
             const fn float_kernels<T: super::super::gemv::Float>() -> Option<Kernels> {
                 Some(Kernels::F32 { dot: dot_f32_entry::<T>, pack: pack_f32_entry::<T> })
             }
@@ -183,6 +190,9 @@ macro_rules! instruction_set {
                     DType::Q5_K => block_kernels::<f::Q5K>(dtype, k),
                     DType::Q6_K => block_kernels::<f::Q6K>(dtype, k),
                     DType::Q8_K => block_kernels::<f::Q8K>(dtype, k),
+                    DType::MXFP4 => block_kernels::<f::MXFP4>(dtype, k),
+                    DType::IQ4_NL => block_kernels::<f::IQ4_NL>(dtype, k),
+                    DType::IQ4_XS => block_kernels::<f::IQ4_XS>(dtype, k),
                     DType::U32 => None,
                 }
             }
@@ -203,6 +213,7 @@ macro_rules! instruction_set {
                 pack_x: pack_x_entry,
                 f32_kernel: f32_kernel_entry,
                 silu_mul: silu_mul_entry,
+                gelu_mul: gelu_mul_entry,
                 kernels,
             };
         }

@@ -28,6 +28,7 @@ mod activations;
 mod blocking;
 mod buffer;
 mod epilogue;
+mod experts;
 mod gemv;
 #[cfg(target_arch = "x86_64")]
 mod gemv_avx2;
@@ -43,12 +44,13 @@ mod unpack;
 pub use activations::{Activations, Scratch};
 pub use blocking::GEMV_MAX_ROWS;
 pub use epilogue::{Epilogue, Residual};
+pub use experts::{ExpertIds, ExpertScratch, ExpertWeight, expert_down, expert_gate_up};
 
 use super::parallel::SharedPtr;
 use crate::{isa::Isa, threads::Pool};
 use blocking::BlockedMatmul;
 use buffer::Buffer;
-use fulmen_core::DType;
+use fulmen_core::{DType, GateActivation};
 use kernel_table::kernel_table;
 use std::cell::RefCell;
 
@@ -135,8 +137,8 @@ pub fn mul_mat(
     run(pool, isa, w, None, x, epilogue, out);
 }
 
-/// `out = silu(x * gate^T) * (x * up^T)`, the gate and up projections of a SwiGLU feed-forward block in one
-/// pass.
+/// `out = activation(x * gate^T) * (x * up^T)`, the gate and up projections of a feed-forward block with
+/// SwiGLU or GeGLU in one pass.
 ///
 /// # Panics
 ///
@@ -144,13 +146,13 @@ pub fn mul_mat(
 pub fn mul_mat_gate_up(
     pool: &Pool,
     isa: Isa,
-    gate: Weight<'_>,
-    up: Weight<'_>,
+    [gate, up]: [Weight<'_>; 2],
+    activation: GateActivation,
     x: &mut Activations<'_>,
     out: Out<'_>,
 ) {
     assert_eq!(gate.n, up.n, "mul_mat: gate has {} rows, up has {}", gate.n, up.n);
-    run(pool, isa, gate, Some(up), x, Epilogue::default(), out);
+    run(pool, isa, gate, Some((up, activation)), x, Epilogue::default(), out);
 }
 
 thread_local! {
@@ -162,13 +164,13 @@ fn run(
     pool: &Pool,
     isa: Isa,
     w: Weight<'_>,
-    up: Option<Weight<'_>>,
+    up: Option<(Weight<'_>, GateActivation)>,
     x: &mut Activations<'_>,
     epilogue: Epilogue<'_>,
     out: Out<'_>,
 ) {
     let (m, n) = (x.rows(), w.n);
-    for w in [Some(w), up].into_iter().flatten() {
+    for w in [Some(w), up.map(|(up, _)| up)].into_iter().flatten() {
         assert_eq!(w.k, x.cols(), "mul_mat: rows of {} weights for {} activations", w.k, x.cols());
     }
     out.check(m, n);
@@ -177,12 +179,12 @@ fn run(
     }
     let table = kernel_table(isa);
     BlockedMatmul::prepare(pool, isa, w, x);
-    if let Some(up) = up {
+    if let Some((up, _)) = up {
         BlockedMatmul::prepare(pool, isa, up, x);
     }
     let x = &*x;
     let matmul = BlockedMatmul::new(table, w, x);
-    let up_matmul = up.map(|up| BlockedMatmul::new(table, up, x));
+    let up_matmul = up.map(|(up, activation)| (BlockedMatmul::new(table, up, x), activation));
     let grid = matmul.grid(pool.threads());
     let (stride, offset) = (out.stride, out.offset);
     let data = SharedPtr::new(out.data.as_mut_ptr());
@@ -193,13 +195,17 @@ fn run(
             let ld = matmul.padded_cols(width);
             let block = first.slice::<f32>(matmul.padded_rows(height) * ld);
             matmul.compute(rows.clone(), cols.clone(), packed, block, ld);
-            if let Some(matmul) = &up_matmul {
+            if let Some((matmul, activation)) = &up_matmul {
+                let gated = match activation {
+                    GateActivation::Silu => table.silu_mul,
+                    GateActivation::GeluTanh => table.gelu_mul,
+                };
                 let ld_up = matmul.padded_cols(width);
                 let ups = second.slice::<f32>(matmul.padded_rows(height) * ld_up);
                 matmul.compute(rows.clone(), cols.clone(), packed, ups, ld_up);
                 for (gate, up) in block.chunks_exact_mut(ld).zip(ups.chunks_exact(ld_up)).take(height) {
                     // SAFETY: the kernels are those of an instruction set that was detected.
-                    unsafe { (table.silu_mul)(&mut gate[..width], &up[..width]) };
+                    unsafe { gated(&mut gate[..width], &up[..width]) };
                 }
             }
             for (row, values) in rows.zip(block.chunks_exact(ld)) {

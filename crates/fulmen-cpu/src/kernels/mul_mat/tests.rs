@@ -1,6 +1,7 @@
 //! Every type on every instruction set against sums in `f64`.
 
 use super::*;
+use fulmen_core::GateActivation;
 use half::{bf16, f16};
 
 /// Every type that has a matmul.
@@ -33,7 +34,9 @@ fn random_weights(rng: &mut fastrand::Rng, dtype: DType, n: usize, k: usize) -> 
             DType::F16 => block.copy_from_slice(&f16::from_f32(gauss(rng)).to_le_bytes()),
             DType::BF16 => block.copy_from_slice(&bf16::from_f32(gauss(rng)).to_le_bytes()),
             DType::U32 => unreachable!(),
-            DType::Q4_0 | DType::Q5_0 | DType::Q8_0 => random_scale(rng, block, 0.02),
+            DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL => random_scale(rng, block, 0.02),
+            DType::MXFP4 => block[0] = rng.u8(118..126),
+            DType::IQ4_XS => random_scale(rng, block, 0.001),
             DType::Q4_1 | DType::Q5_1 => {
                 random_scale(rng, block, 0.02);
                 random_scale(rng, &mut block[2..], 0.2);
@@ -72,6 +75,12 @@ fn scale_and_min(s: &[u8], j: usize) -> (f64, f64) {
     }
 }
 
+/// The value of IQ4_NL's table at an index.
+fn iq4(index: f64) -> f64 {
+    let table = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    f64::from(table[index as usize])
+}
+
 /// Element `i` of a block, from the definition of its format.
 fn element(dtype: DType, b: &[u8], i: usize) -> f64 {
     // In the formats of 32, byte `i % 16` holds element `i`, in its low nibble for the first 16.
@@ -91,6 +100,21 @@ fn element(dtype: DType, b: &[u8], i: usize) -> f64 {
         DType::Q5_0 => f16_at(b, 0) * (nibble(6) + fifth(2) - 16.0),
         DType::Q5_1 => f16_at(b, 0) * (nibble(8) + fifth(4)) + f16_at(b, 2),
         DType::Q8_0 => f16_at(b, 0) * f64::from(b[2 + i] as i8),
+        // Sign, two bits of exponent, one of mantissa; the exponents are 1 - 1 (subnormal) to 3 - 1.
+        DType::MXFP4 => {
+            let (q, scale) = (nibble(1) as u8, (f64::from(b[0]) - 127.0).exp2());
+            let (exponent, mantissa) = (bits(q, 1, 2), bits(q, 0, 1));
+            let subnormal = exponent == 0.0;
+            let one = if subnormal { 0.0 } else { 1.0 };
+            let magnitude = (one + mantissa / 2.0) * (exponent.max(1.0) - 1.0).exp2();
+            if q > 7 { -scale * magnitude } else { scale * magnitude }
+        }
+        DType::IQ4_NL => f16_at(b, 0) * iq4(nibble(2)),
+        DType::IQ4_XS => {
+            let j = i / 32;
+            let scale = bits(b[4 + j / 2], j % 2 * 4, 4) + 16.0 * bits(b[2 + j / 4], j % 4 * 2, 2) - 32.0;
+            f16_at(b, 0) * scale * iq4(bits(b[8 + 16 * j + i % 16], i / 16 % 2 * 4, 4))
+        }
         DType::Q2_K => {
             let q = bits(b[16 + 32 * half + in32], 2 * quarter, 2);
             let scale = b[i / 16];
@@ -333,7 +357,7 @@ fn gate_and_up() {
                 let mut scratch = Scratch::new();
                 let mut acts = Activations::new(&mut scratch, &x, m, k);
                 let to = Out { data: &mut out, stride: n + 3, offset: 1 };
-                mul_mat_gate_up(&pool, isa, gate, up, &mut acts, to);
+                mul_mat_gate_up(&pool, isa, [gate, up], GateActivation::Silu, &mut acts, to);
                 for i in 0..m {
                     for j in 0..n {
                         let g = f64::from(g[i * n + j]);

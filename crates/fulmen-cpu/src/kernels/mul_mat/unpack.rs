@@ -5,6 +5,7 @@
 //! function they are inlined into.
 
 use super::simd::f16_to_f32;
+use fulmen_core::quant::IQ4_VALUES;
 
 /// Up to 256 unpacked elements of one row. Elements beyond those unpacked are left unchanged.
 #[repr(C, align(64))]
@@ -157,6 +158,119 @@ block32!(Q4_0, bytes 18, quants at 2, high bits at None, minimum false, zero poi
 block32!(Q4_1, bytes 20, quants at 4, high bits at None, minimum true, zero point 0);
 block32!(Q5_0, bytes 22, quants at 6, high bits at Some(2), minimum false, zero point 16);
 block32!(Q5_1, bytes 24, quants at 8, high bits at Some(4), minimum true, zero point 0);
+
+/// E2M1 times 2, by arithmetic on bytes: loads from a table would not be vectorized. 0 to 3 are themselves, 4
+/// to 7 are 4, 6, 8 and 12; the fourth bit is the sign.
+#[inline(always)]
+fn e2m1_doubled(index: u8) -> i8 {
+    let low = index & 3;
+    let upper = 4 + low + if low == 3 { 2 } else { 0 };
+    let magnitude = (low + if index & 4 == 0 { 0 } else { upper }) as i8;
+    if index & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// The value of IQ4_NL's table: its steps up to the index, which vectorize as comparisons.
+#[inline(always)]
+fn iq4_value(index: u8) -> i8 {
+    let mut value = IQ4_VALUES[0];
+    for at in 1..16 {
+        let step = IQ4_VALUES[at].wrapping_sub(IQ4_VALUES[at - 1]);
+        value = value.wrapping_add(if index >= at as u8 { step } else { 0 });
+    }
+    value
+}
+
+/// Low nibbles, then high nibbles of 16 bytes, each through `value`.
+#[inline(always)]
+fn look_up(q: [u8; 16], value: impl Fn(u8) -> i8, to: &mut [i8; 32]) {
+    for i in 0..16 {
+        to[i] = value(q[i] & 15);
+    }
+    for i in 0..16 {
+        to[i + 16] = value(q[i] >> 4);
+    }
+}
+
+pub(super) struct MXFP4;
+
+impl Format for MXFP4 {
+    const BLOCK: usize = 32;
+    const BYTES: usize = 17;
+    const SUB: usize = 32;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    unsafe fn unpack(src: *const u8, blocks: usize, out: &mut UnpackedBlocks) {
+        let groups = out.quants.as_chunks_mut::<32>().0.iter_mut().zip(out.s.as_chunks_mut::<2>().0);
+        for (b, (to, s)) in groups.enumerate().take(blocks) {
+            // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
+            let ([e], q) = unsafe { (bytes::<1>(src, 17 * b), bytes::<16>(src, 17 * b + 1)) };
+            look_up(q, e2m1_doubled, to);
+            *s = [e8m0_halved(e); 2];
+        }
+    }
+}
+
+/// `2^(e - 128)`, the scale of E8M0 halved.
+#[inline(always)]
+pub(super) fn e8m0_halved(e: u8) -> f32 {
+    f32::from_bits(if e < 2 { 0x0020_0000 << e } else { u32::from(e - 1) << 23 })
+}
+
+#[expect(non_camel_case_types, reason = "GGUF's name")]
+pub(super) struct IQ4_NL;
+
+impl Format for IQ4_NL {
+    const BLOCK: usize = 32;
+    const BYTES: usize = 18;
+    const SUB: usize = 32;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    unsafe fn unpack(src: *const u8, blocks: usize, out: &mut UnpackedBlocks) {
+        for (b, to) in out.quants.as_chunks_mut::<32>().0.iter_mut().enumerate().take(blocks) {
+            // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
+            look_up(unsafe { bytes(src, 18 * b + 2) }, iq4_value, to);
+        }
+        // SAFETY: by the contract.
+        unsafe { f16_of_blocks(src, 18, 0, blocks, &mut out.s) };
+    }
+}
+
+#[expect(non_camel_case_types, reason = "GGUF's name")]
+pub(super) struct IQ4_XS;
+
+impl Format for IQ4_XS {
+    const BLOCK: usize = 256;
+    const BYTES: usize = 136;
+    const SUB: usize = 32;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut UnpackedBlocks) {
+        // SAFETY: every offset is within the block.
+        let (d, high, low) = unsafe { (f16_at(src, 0), bytes(src, 2), bytes(src, 4)) };
+        let scales = iq4_xs_scales(high, low);
+        for i in 0..16 {
+            out.s[i] = d * f32::from(scales[i / 2]);
+        }
+        for (j, to) in out.quants.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            // SAFETY: as above.
+            look_up(unsafe { bytes(src, 8 + 16 * j) }, iq4_value, to);
+        }
+    }
+}
+
+/// The eight scales of `IQ4_XS`, from -32 to 31.
+#[inline(always)]
+fn iq4_xs_scales(high: [u8; 2], low: [u8; 4]) -> [i8; 8] {
+    let mut scales = [0; 8];
+    for j in 0..8 {
+        let stored = (low[j / 2] >> (j % 2 * 4) & 15) | (high[j / 4] >> (j % 4 * 2) & 3) << 4;
+        scales[j] = stored as i8 - 32;
+    }
+    scales
+}
 
 pub(super) struct Q8_0;
 

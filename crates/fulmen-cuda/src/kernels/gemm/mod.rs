@@ -8,7 +8,7 @@ mod partition;
 mod tile;
 
 use bytemuck::Zeroable;
-use fulmen_core::{BackendError, GateUpCall, MulMatCall, Projection};
+use fulmen_core::{BackendError, GateActivation, GateUpCall, MulMatCall, Projection};
 
 use self::partition::{
     Activations, GemmLaunch, Matmul, OperandKind, ScratchLayout, WeightSlice, partition, slices,
@@ -55,7 +55,7 @@ kernel_args! {
         passes: u32,
         n_outputs: u32,
         vectorized: u32,
-        unused: u32,
+        gelu: u32,
     }
 }
 
@@ -70,10 +70,10 @@ pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Option<Launched> {
         call.parts.iter().filter(|part| part.weight.rows > 0).map(matmul).collect();
     let matmuls = matmuls?;
     let layout = ScratchLayout::new(&input, &matmuls)?;
-    Some(run(queue, &input, &layout, &partition(&matmuls, layout.w_rows), false))
+    Some(run(queue, &input, &layout, &partition(&matmuls, layout.w_rows), None))
 }
 
-/// Launches gate and up, fused with SwiGLU, if these kernels support it.
+/// Launches gate and up, fused with their activation, if these kernels support it.
 pub(crate) fn launch_gate_up(queue: &mut Queue, call: &GateUpCall) -> Option<Launched> {
     let input = Activations { x: call.input, m: call.m, k: call.k };
     if !supports(queue.caps(), &input) || call.gate.rows == 0 || call.gate.rows != call.up.rows {
@@ -89,7 +89,7 @@ pub(crate) fn launch_gate_up(queue: &mut Queue, call: &GateUpCall) -> Option<Lau
     let launches: Vec<GemmLaunch<'_>> = slices(gate, layout.w_rows / 2)
         .map(|slice| GemmLaunch { kind: gate.kind, slices: vec![slice, WeightSlice { matmul: up, ..slice }] })
         .collect();
-    Some(run(queue, &input, &layout, &launches, true))
+    Some(run(queue, &input, &layout, &launches, Some(call.activation)))
 }
 
 fn supports(caps: Caps, input: &Activations) -> bool {
@@ -101,7 +101,7 @@ fn run(
     input: &Activations,
     layout: &ScratchLayout,
     launches: &[GemmLaunch<'_>],
-    gate_up: bool,
+    gate_up: Option<GateActivation>,
 ) -> Launched {
     let Some(bytes) = layout.bytes(launches) else { return Ok(0) };
     let scratch = queue.scratch(bytes)?;
@@ -115,7 +115,7 @@ fn run(
                 packed = Some(launch.kind.activations_entry());
                 launched += 1;
             }
-            dequantize::dequantize(queue, input.k, layout, scratch, launch, gate_up)?;
+            dequantize::dequantize(queue, input.k, layout, scratch, launch, gate_up.is_some())?;
             multiply(queue, layout, scratch, rows, launch, gate_up)?;
             launched += launch.slices.len() + 1;
         }
@@ -137,7 +137,7 @@ fn multiply(
     scratch: u64,
     rows: RowChunk,
     launch: &GemmLaunch<'_>,
-    gate_up: bool,
+    gate_up: Option<GateActivation>,
 ) -> Result<(), BackendError> {
     let mut args = GemmArgs {
         x: scratch + layout.x_at,
@@ -149,12 +149,12 @@ fn multiply(
         w_rows: launch.w_rows(),
         k_panels: layout.k_panels,
         passes: launch.kind.splits().passes,
-        n_outputs: if gate_up { 1 } else { launch.slices.len() as u32 },
+        n_outputs: if gate_up.is_some() { 1 } else { launch.slices.len() as u32 },
         vectorized: 1,
-        unused: 0,
+        gelu: u32::from(gate_up == Some(GateActivation::GeluTanh)),
     };
     let mut w_row = 0u32;
-    let with_output = if gate_up { &launch.slices[..1] } else { &launch.slices[..] };
+    let with_output = if gate_up.is_some() { &launch.slices[..1] } else { &launch.slices[..] };
     for (output, slice) in args.outputs.iter_mut().zip(with_output) {
         let (matmul, n) = (slice.matmul, slice.matmul.weight.rows);
         *output = GemmOutput {
@@ -170,7 +170,7 @@ fn multiply(
             args.vectorized = 0;
         }
     }
-    let name = format!("gemm_{}{}", if gate_up { "gate_up_" } else { "" }, launch.kind.element());
+    let name = format!("gemm_{}{}", if gate_up.is_some() { "gate_up_" } else { "" }, launch.kind.element());
     match HopperTile::fastest(queue.caps(), rows.m, args.w_rows, launch.is_sliced()) {
         None => {
             let blocks = queue.blocks(&name, n_tiles(rows.m, MMA_TILE, args.w_rows, MMA_TILE))?;

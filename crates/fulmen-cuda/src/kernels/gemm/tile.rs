@@ -63,13 +63,8 @@ pub(super) fn n_tiles(m: u32, block_m: u32, n: u32, block_n: u32) -> u64 {
 mod tests {
     use super::*;
 
-    const H200: Caps = Caps {
-        capability: 90,
-        multiprocessors: 132,
-        shared_bytes: 232_448,
-        l2_bytes: 62_914_560,
-        int8_rows: false,
-    };
+    const H200: Caps =
+        Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 62_914_560 };
 
     #[test]
     fn the_tiles_that_were_measured_as_fastest_are_chosen() {

@@ -11,9 +11,9 @@ pub(super) const TILE_ROWS: u32 = 128;
 pub(super) const WARP_ROWS: u32 = 16;
 pub(super) const CONSUMER_WARPS: u32 = 8;
 /// Padded rows up to which the producer of x is one warp; above, it is a warpgroup.
-pub(super) const PRODUCER_WARP_ROWS: u32 = 32;
-/// n-tiles of 8 rows of x that a thread of the reduction adds up.
-pub(super) const REDUCE_TILES: u32 = 2;
+pub(super) const PRODUCER_WARP_ROWS: u32 = 128;
+/// Rows of x per block of the reduction.
+pub(super) const REDUCE_ROWS: u32 = 8;
 /// Dynamic shared memory of a block.
 pub(super) const SHARED_BYTES: u32 = 224 << 10;
 
@@ -26,7 +26,7 @@ kernel_args! {
         CONSUMER_WARPS,
         PRODUCER_WARP_ROWS,
         SHARED_BYTES,
-        REDUCE_TILES,
+        REDUCE_ROWS,
     ];
 
     #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ kernel_args! {
         pub(super) rows: u32,
         pub(super) row_bytes: u32,
         pub(super) first_tile: u32,
-        pub(super) unused: u32,
+        pub(super) vectorized: u32,
     }
 
     #[derive(Debug)]
@@ -53,9 +53,10 @@ kernel_args! {
         pub(super) k_chunks: u32,
         pub(super) n_weights: u32,
         pub(super) gate_up: u32,
-        pub(super) n_tiles_x: u32,
+        pub(super) padded_rows: u32,
         pub(super) weights: [MixedInputWeight; MAX_WEIGHTS],
-        pub(super) unused: [u32; 14],
+        pub(super) gelu: u32,
+        pub(super) unused: [u32; 13],
     }
 }
 

@@ -1,29 +1,32 @@
 //! Launches of the mixed-input GEMM: more than 16 rows of activations with block-quantized weights on wgmma
 //! (`gemm_mixed_input.cu`, which explains the kernel).
 //!
-//! A call packs the activations as f16 panels, after its RMS norm if it has one, and then launches one GEMM
-//! for the weights of each format, and a reduction where blocks share tiles.
+//! A call packs the activations as f16 panels, after its RMS norm if it has one, unless the previous kernel
+//! has forwarded them so. It then launches one GEMM for the weights of each format, and a reduction where
+//! blocks share tiles. The reduction of one result also computes the norm that follows and packs the rows for
+//! the next call.
 
 mod args;
+mod reduce;
 
-use fulmen_core::{BackendError, DType};
+use fulmen_core::{ActivationForm, BackendError, DType};
 
 use self::args::{
-    CONSUMER_WARPS, GemmMixedInputArgs, MixedInputWeight, PRODUCER_WARP_ROWS, REDUCE_TILES, SHARED_BYTES,
+    CONSUMER_WARPS, GemmMixedInputArgs, MixedInputWeight, PRODUCER_WARP_ROWS, REDUCE_ROWS, SHARED_BYTES,
     TILE_ROWS, WARP_ROWS,
 };
+use self::reduce::RowEnd;
 use super::even_split::{EvenSplit, MAX_ITEMS};
-use super::f16_fragments::{K_CHUNK, K_ORDERS};
-use super::f16_panels::{panel_bytes, panel_order};
-use super::pack_f16_fragments::{PanelTarget, launch_panels};
-use super::small_m::{LaunchGroup, MAX_WEIGHTS, Matmul, MatmulInput};
-use super::{Launched, type_name};
+use super::f16_fragments::K_CHUNK;
+use super::f16_panels::{PanelOrders, ROWS, padded_rows, panel_order, scaled_form};
+use super::pack_f16_fragments::launch_panels;
+use super::pack_row::PanelTarget;
+use super::small_m::{FusedNorm, LaunchGroup, MAX_WEIGHTS, Matmul, MatmulInput};
+use super::{Launched, type_name, wide};
 use crate::device::Caps;
+use crate::forward::Forwarding;
 use crate::queue::{Launch, Queue};
 use crate::tensor_map::TensorMap;
-
-/// Padded numbers of rows that there are kernels for.
-const ROWS: [u32; 5] = [32, 64, 128, 192, 256];
 
 /// The most rows of activations.
 pub(super) const MAX_ROWS: u32 = ROWS[ROWS.len() - 1];
@@ -33,15 +36,54 @@ pub(super) fn supported(caps: Caps) -> bool {
     caps.has_wgmma() && caps.shared_bytes >= SHARED_BYTES
 }
 
-/// Launches all groups, if these kernels take them.
-pub(super) fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {
-    let rows = ROWS.into_iter().find(|&padded| padded >= input.m)?;
-    let sms = queue.caps().multiprocessors;
-    let gemms: Option<Vec<Gemm>> =
-        groups.iter().flat_map(by_format).map(|group| Gemm::new(input.k, &group, sms)).collect();
-    let gemms = gemms?;
-    let scratch = Scratch::new(input.k, rows, &gemms)?;
-    Some(launch(queue, input, &gemms, &scratch))
+/// Launches all groups, if these kernels take them. `norm` is that of the result, for one that
+/// [`ends_rows`].
+pub(super) fn run(
+    queue: &mut Queue,
+    input: &MatmulInput,
+    groups: &[LaunchGroup<'_>],
+    norm: Option<FusedNorm>,
+    forwarding: &Forwarding<'_>,
+) -> Option<Launched> {
+    let plan = Plan::new(input, groups, queue.caps().multiprocessors)?;
+    let end = match forwarded_output(input.m, forwarding) {
+        _ if !reduce::takes(&plan.gemms) => None,
+        None if norm.is_none() => None,
+        panels => Some(RowEnd { norm, panels }),
+    };
+    let forwarded = accepted_form(input, groups).and_then(|form| forwarding.input(&form));
+    Some(plan.launch(queue, input, forwarded, end))
+}
+
+/// The form in which the activations can be forwarded, unless there is a norm to compute.
+pub(super) fn accepted_form(input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<ActivationForm> {
+    let orders: Option<Vec<u32>> =
+        groups.iter().flat_map(by_format).map(|group| panel_order(group.format()?)).collect();
+    scaled_form(input.x, input.m, input.k, PanelOrders::of(orders?.into_iter())?)
+        .filter(|_| input.norm.is_none())
+}
+
+/// Whether the reduction finishes whole rows of the result, so that it can norm and forward them.
+pub(super) fn ends_rows(caps: Caps, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> bool {
+    Plan::new(input, groups, caps.multiprocessors).is_some_and(|plan| reduce::takes(&plan.gemms))
+}
+
+/// Whether a result at `output` that [`ends_rows`], or its norm's, can be written in this form.
+pub(super) fn forwards(output: u64, m: u32, width: u32, activation: &ActivationForm) -> bool {
+    PanelOrders::all().any(|orders| scaled_form(output, m, width, orders) == Some(*activation))
+}
+
+/// Where the result, or its norm's, is to be packed.
+fn forwarded_output(m: u32, forwarding: &Forwarding<'_>) -> Option<PanelTarget> {
+    let rows = padded_rows(m)?;
+    PanelOrders::all().find_map(|orders| {
+        let mut outputs = forwarding.outputs.iter();
+        let output = outputs.find(|output| {
+            let ActivationForm { ptr, rows, width, .. } = output.activation;
+            scaled_form(ptr, rows, width, orders) == Some(output.activation)
+        })?;
+        Some(orders.at(output.ptr, rows, output.activation.width))
+    })
 }
 
 /// A group with two formats as two groups.
@@ -50,7 +92,7 @@ fn by_format<'a>(group: &LaunchGroup<'a>) -> Vec<LaunchGroup<'a>> {
     [first, second]
         .into_iter()
         .filter(|matmuls| !matmuls.is_empty())
-        .map(|matmuls| LaunchGroup { matmuls, first_format: matmuls.len(), gate_up: group.gate_up })
+        .map(|matmuls| LaunchGroup { matmuls, first_format: matmuls.len(), ..*group })
         .collect()
 }
 
@@ -62,6 +104,7 @@ struct Gemm {
     weights: [MixedInputWeight; MAX_WEIGHTS],
     n_weights: u32,
     gate_up: bool,
+    gelu: u32,
     tiles: u32,
     k_chunks: u32,
     blocks: u32,
@@ -70,7 +113,7 @@ struct Gemm {
 impl Gemm {
     /// `None` if these kernels do not take the weights.
     fn new(k: u32, group: &LaunchGroup<'_>, sms: u32) -> Option<Gemm> {
-        let format = group.matmuls.first()?.weight.dtype;
+        let format = group.format()?;
         let mut weights = [MixedInputWeight::default(); MAX_WEIGHTS];
         let (mut tiles, tile_rows) = (0, if group.gate_up { TILE_ROWS / 2 } else { TILE_ROWS });
         for (index, (to, matmul)) in weights.iter_mut().zip(group.matmuls).enumerate() {
@@ -93,6 +136,7 @@ impl Gemm {
             weights,
             n_weights,
             gate_up,
+            gelu: group.gelu(),
             tiles,
             k_chunks,
             blocks,
@@ -128,32 +172,44 @@ impl Gemm {
         Ok(maps)
     }
 
-    fn launch(&self, queue: &mut Queue, input: &MatmulInput, scratch: &Scratch, base: u64) -> Launched {
+    /// `x` and `row_scales`: addresses of the panels and of their rows' scales.
+    fn launch(
+        &self,
+        queue: &mut Queue,
+        input: &MatmulInput,
+        rows: u32,
+        [x, row_scales, partials]: [u64; 3],
+        end: Option<RowEnd>,
+    ) -> Launched {
         let args = GemmMixedInputArgs {
             tensor_maps: self.tensor_maps(queue)?,
-            x: base + scratch.panels_of(self.order),
-            row_scales: base,
-            partials: base + scratch.partials,
+            x,
+            row_scales,
+            partials,
             items: self.items(),
             m: input.m,
             k_blocks: input.k.div_ceil(32),
             k_chunks: self.k_chunks,
             n_weights: self.n_weights,
             gate_up: self.gate_up.into(),
-            n_tiles_x: scratch.rows / 8,
+            padded_rows: rows,
             weights: self.weights,
-            unused: [0; 14],
+            gelu: self.gelu,
+            unused: [0; 13],
         };
-        let entry = format!("gemm_mixed_input_{}_{}", type_name(self.format), scratch.rows);
-        let launch =
-            Launch::new("gemm_mixed_input", &entry, self.blocks, threads(scratch.rows)).shared(SHARED_BYTES);
+        let entry = format!("gemm_mixed_input_{}_{rows}", type_name(self.format));
+        let launch = Launch::new("gemm_mixed_input", &entry, self.blocks, threads(rows)).shared(SHARED_BYTES);
         queue.launch(&launch, &args)?;
+        if let Some(end) = end {
+            end.launch(queue, &args)?;
+            return Ok(2);
+        }
         if !self.shares_tiles() {
             return Ok(1);
         }
-        let reduce =
-            Launch::new("gemm_mixed_input", "gemm_mixed_input_reduce", self.tiles, 32 * CONSUMER_WARPS);
-        queue.launch(&reduce.rows(args.n_tiles_x / REDUCE_TILES), &args)?;
+        let threads = 32 * REDUCE_ROWS;
+        let reduce = Launch::new("gemm_mixed_input_reduce", "gemm_mixed_input_reduce", self.tiles, threads);
+        queue.launch(&reduce.rows(input.m.div_ceil(REDUCE_ROWS)), &args)?;
         Ok(2)
     }
 }
@@ -169,66 +225,63 @@ fn uses_tma(format: DType) -> bool {
 }
 
 fn weight(matmul: &Matmul, k: u32, first_tile: u32) -> Option<MixedInputWeight> {
+    let rows = matmul.weight.rows;
     Some(MixedInputWeight {
         data: matmul.weight.ptr,
         out: matmul.out,
         bias: matmul.bias,
         residual: matmul.residual,
-        rows: matmul.weight.rows,
+        rows,
         row_bytes: matmul.row_bytes(k)?,
         first_tile,
-        unused: 0,
+        vectorized: wide(&[matmul.out, matmul.bias, matmul.residual]) & u32::from(rows.is_multiple_of(4)),
     })
 }
 
-/// Scratch memory: row scales, panels in each order, partials.
-#[derive(Debug, PartialEq)]
-struct Scratch {
+/// The GEMMs of a call, and their scratch memory: panels of the activations, partials.
+struct Plan {
+    gemms: Vec<Gemm>,
     /// Padded rows of a launch.
     rows: u32,
-    /// The offsets of the panels, and their orders.
-    panels: [(u64, u32); K_ORDERS],
+    orders: PanelOrders,
+    /// The offset of the partials.
     partials: u64,
     bytes: u64,
 }
 
-impl Scratch {
-    /// `None` if the formats need more than two orders.
-    fn new(k: u32, rows: u32, gemms: &[Gemm]) -> Option<Scratch> {
-        let mut orders: Vec<u32> = gemms.iter().map(|gemm| gemm.order).collect();
-        orders.sort_unstable();
-        orders.dedup();
-        if orders.is_empty() || orders.len() > K_ORDERS {
-            return None;
-        }
-        let first = (u64::from(rows) * 4).next_multiple_of(1024);
-        let mut panels = [(0, 0); K_ORDERS];
-        for (index, (to, order)) in panels.iter_mut().zip(&orders).enumerate() {
-            *to = (first + index as u64 * panel_bytes(rows, k), *order);
-        }
-        let partials = first + orders.len() as u64 * panel_bytes(rows, k);
+impl Plan {
+    /// `None` if these kernels do not take the call, or its formats need more than two orders.
+    fn new(input: &MatmulInput, groups: &[LaunchGroup<'_>], sms: u32) -> Option<Plan> {
+        let rows = padded_rows(input.m)?;
+        let gemms: Option<Vec<Gemm>> =
+            groups.iter().flat_map(by_format).map(|group| Gemm::new(input.k, &group, sms)).collect();
+        let gemms = gemms?;
+        let orders = PanelOrders::of(gemms.iter().map(|gemm| gemm.order))?;
+        let partials = orders.bytes(rows, input.k);
         let bytes = partials + gemms.iter().map(|gemm| gemm.partial_bytes(rows)).max()?;
-        Some(Scratch { rows, panels, partials, bytes })
+        Some(Plan { gemms, rows, orders, partials, bytes })
     }
 
-    fn panels_of(&self, order: u32) -> u64 {
-        self.panels.iter().find(|panel| panel.0 > 0 && panel.1 == order).map_or(0, |panel| panel.0)
+    /// `forwarded`: where the activations lie, if they were forwarded. `end`: what happens to the rows of the
+    /// result.
+    fn launch(
+        &self,
+        queue: &mut Queue,
+        input: &MatmulInput,
+        forwarded: Option<u64>,
+        end: Option<RowEnd>,
+    ) -> Launched {
+        let base = queue.scratch(usize::try_from(self.bytes).unwrap_or(usize::MAX))?;
+        let x = self.orders.at(forwarded.unwrap_or(base), self.rows, input.k);
+        let mut launched = 0;
+        if forwarded.is_none() {
+            launch_panels(queue, input, &x)?;
+            launched += 1;
+        }
+        for gemm in &self.gemms {
+            let panels = [x.of(gemm.order), x.row_scales, base + self.partials];
+            launched += gemm.launch(queue, input, self.rows, panels, end)?;
+        }
+        Ok(launched)
     }
-
-    /// Where activations are packed to, with the scratch memory at `base`.
-    fn target(&self, base: u64) -> PanelTarget {
-        let panels = self.panels.map(|(at, order)| if at == 0 { (0, 0) } else { (base + at, order) });
-        PanelTarget { panels, row_scales: base, rows: self.rows }
-    }
-}
-
-fn launch(queue: &mut Queue, input: &MatmulInput, gemms: &[Gemm], scratch: &Scratch) -> Launched {
-    let bytes = usize::try_from(scratch.bytes).unwrap_or(usize::MAX);
-    let base = queue.scratch(bytes)?;
-    launch_panels(queue, input, &scratch.target(base))?;
-    let mut launched = 1;
-    for gemm in gemms {
-        launched += gemm.launch(queue, input, scratch, base)?;
-    }
-    Ok(launched)
 }

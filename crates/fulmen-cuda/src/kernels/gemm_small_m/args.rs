@@ -10,6 +10,8 @@ use crate::tensor_map::TensorMap;
 
 /// Consumer warps of a block, at most.
 pub(super) const MAX_WARPS: u32 = 12;
+/// The same for gate and up with 32 rows of x, which need more registers.
+pub(super) const WIDE_GATE_UP_WARPS: u32 = 11;
 /// K chunks of a block, at most.
 pub(super) const MAX_CHUNKS: u32 = 52;
 pub(super) const MAX_STAGES: u32 = 4;
@@ -23,6 +25,7 @@ kernel_args! {
     file: "gemm_small_m_schedule.cuh";
     constants: [
         MAX_WARPS,
+        WIDE_GATE_UP_WARPS,
         MAX_WEIGHTS,
         MAX_CHUNKS,
         MAX_STAGES,
@@ -87,7 +90,8 @@ kernel_args! {
         pub(super) n_tensor_maps: u32,
         pub(super) weights: [SmallMWeight; MAX_WEIGHTS],
         pub(super) prefetch: L2Prefetch,
-        pub(super) unused: [u32; 12],
+        pub(super) gelu: u32,
+        pub(super) unused: [u32; 11],
     }
 }
 

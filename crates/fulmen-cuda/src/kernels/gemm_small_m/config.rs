@@ -1,7 +1,7 @@
 //! The launch configuration of the small-M GEMM: grid, clusters, warps, stages and shared memory.
 //!
-//! - Rows: kernels exist for 8 and 16 padded rows. With more than 8 rows, 16 at once or 8 at a time,
-//!   whichever costs less: 16 rows of a wide x leave little shared memory to the weights.
+//! - Rows: kernels exist for 8, 16 and 32 padded rows. With more than 8 rows, all at once or fewer at a time,
+//!   whichever costs less: many rows of a wide x leave little shared memory to the weights.
 //! - Clusters: each candidate size (1, 2, 4, 8 blocks, which split K) is configured, and the one with the
 //!   lowest cost is taken. The cost is the bytes of weights that the slowest block reads, more if shared
 //!   memory does not suffice for all warps, plus reading x, plus the measured cost of a cluster reduction in
@@ -10,13 +10,14 @@
 //!   starts on SMs that are left free. With two weight formats the clusters are divided between them by their
 //!   work.
 //! - Warps and stages: up to 12 consumer warps with at least 2 stages each; then as many stages as fit, up to
-//!   4.
+//!   4. Cluster partials take the place of x, at the cost of a cluster barrier, where that leaves more memory
+//!   for warps.
 
 use fulmen_core::{BackendError, DType};
 
 use super::args::{
     ForwardedInput, ForwardedOutput, GemmSmallMArgs, HEAD_PARTIALS_PER_TILE, MAX_CHUNKS, MAX_STAGES,
-    MAX_WARPS, PARTIALS_OVERLAY_X, SmallMWeight, TILE,
+    MAX_WARPS, PARTIALS_OVERLAY_X, SmallMWeight, TILE, WIDE_GATE_UP_WARPS,
 };
 use crate::device::Caps;
 use crate::kernels::even_split::EvenSplit;
@@ -33,7 +34,7 @@ const MIN_STAGES: u32 = 2;
 const MAX_SEPARATE_TILES: u32 = 16;
 
 /// Static shared memory, rounded up.
-const STATIC_BYTES: u32 = 1024;
+const STATIC_BYTES: u32 = 1152;
 
 /// Cluster sizes, and what a cluster reduction costs, as bytes of weights that a block could read meanwhile.
 const CLUSTER_SIZES: [(u32, u64); 4] = [(1, 0), (2, 58 << 10), (4, 112 << 10), (8, 200 << 10)];
@@ -70,14 +71,14 @@ pub(super) fn choose(
     k: u32,
     groups: &[LaunchGroup<'_>],
 ) -> Option<(u32, Vec<SmallMConfig>)> {
-    let candidates = if m <= 8 { &ROWS[..1] } else { &ROWS[..] };
+    let most = ROWS.iter().position(|&rows| rows >= m).unwrap_or(ROWS.len() - 1);
     let configs = |rows: u32| {
         groups.iter().map(|group| SmallMConfig::new(caps, k, group, rows)).collect::<Option<Vec<_>>>()
     };
     let cost = |rows: u32, configs: &[SmallMConfig]| {
         u64::from(m.div_ceil(rows)) * configs.iter().map(|config| config.cost).sum::<u64>()
     };
-    candidates
+    ROWS[..=most]
         .iter()
         .filter_map(|&rows| Some((rows, configs(rows)?)))
         .min_by_key(|(rows, configs)| cost(*rows, configs))
@@ -177,7 +178,8 @@ impl SmallMConfig {
             n_tensor_maps: 0,
             weights,
             prefetch: L2Prefetch::default(),
-            unused: [0; 12],
+            gelu: group.gelu(),
+            unused: [0; 11],
         };
         Some(SmallMConfig {
             entry: format!("gemm_small_m_{}_rows{rows}", group.name()),
@@ -275,21 +277,35 @@ struct SharedMemory {
 }
 
 impl SharedMemory {
+    /// Cluster partials have memory of their own, unless there are many, or that would cost more than one
+    /// warp.
     fn new(caps: Caps, block: &Block) -> Option<SharedMemory> {
+        let overlay = SharedMemory::with_overlay(caps, block, true);
+        if block.cluster_size > 1 && block.tiles > MAX_SEPARATE_TILES {
+            return overlay;
+        }
+        let separate = SharedMemory::with_overlay(caps, block, false);
+        let warps = |memory: &Option<SharedMemory>| memory.as_ref().map_or(0, |memory| memory.consumer_warps);
+        if warps(&overlay) > warps(&separate) + 1 { overlay } else { separate }
+    }
+
+    /// `overlay`: cluster partials take the place of x.
+    fn with_overlay(caps: Caps, block: &Block, overlay: bool) -> Option<SharedMemory> {
         let Block { rows, chunks, tiles, cluster_size, matrices, stage_bytes } = *block;
         let partial_bytes = matrices * rows * TILE * 4;
         let head_per_tile = cluster_size > 1 || tiles <= MAX_WARPS;
         let head_bytes = partial_bytes * if head_per_tile { tiles } else { MAX_WARPS };
         let cluster_bytes =
             if cluster_size > 1 { partial_bytes * tiles.next_multiple_of(cluster_size) } else { 0 };
-        let overlay = cluster_bytes > 0 && tiles > MAX_SEPARATE_TILES;
+        let overlay = overlay && cluster_bytes > 0;
         let (separate, over_x) = if overlay { (0, cluster_bytes) } else { (cluster_bytes, 0) };
         let tail_bytes = partial_bytes * MAX_WARPS;
         let x_bytes = chunks.checked_mul(chunk_bytes(rows))?.max(tail_bytes + over_x);
 
         let for_rings =
             caps.shared_bytes.checked_sub(STATIC_BYTES + head_bytes + separate)?.checked_sub(x_bytes)?;
-        let consumer_warps = (for_rings / (MIN_STAGES * stage_bytes)).min(MAX_WARPS);
+        let most = if matrices == 2 && rows == 32 { WIDE_GATE_UP_WARPS } else { MAX_WARPS };
+        let consumer_warps = (for_rings / (MIN_STAGES * stage_bytes)).min(most);
         if consumer_warps == 0 {
             return None;
         }
@@ -310,18 +326,13 @@ impl SharedMemory {
 
 #[cfg(test)]
 mod tests {
-    use fulmen_core::WeightArg;
+    use fulmen_core::{GateActivation, WeightArg};
 
     use super::*;
     use crate::kernels::small_m::Matmul;
 
-    const H200: Caps = Caps {
-        capability: 90,
-        multiprocessors: 132,
-        shared_bytes: 232_448,
-        l2_bytes: 62_914_560,
-        int8_rows: false,
-    };
+    const H200: Caps =
+        Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 62_914_560 };
 
     fn matmul(dtype: DType, rows: u32) -> Matmul {
         Matmul { weight: WeightArg { ptr: 256, dtype, rows }, out: 512, bias: 0, residual: 0 }
@@ -334,7 +345,12 @@ mod tests {
         k: u32,
         rows: u32,
     ) -> Option<SmallMConfig> {
-        let config = SmallMConfig::new(H200, k, &LaunchGroup { matmuls, first_format, gate_up }, rows)?;
+        let config = SmallMConfig::new(
+            H200,
+            k,
+            &LaunchGroup { matmuls, first_format, gate_up, activation: GateActivation::Silu },
+            rows,
+        )?;
         let args = &config.args;
         assert!(config.shared + STATIC_BYTES <= H200.shared_bytes, "{config:?}");
         assert!((MIN_STAGES..=MAX_STAGES).contains(&args.stages), "{config:?}");
@@ -348,10 +364,10 @@ mod tests {
 
     #[test]
     fn layers_of_real_models_have_a_configuration() {
-        use DType::{Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
-        for rows in ROWS {
+        use DType::{IQ4_NL, IQ4_XS, MXFP4, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+        for rows in [8, 16] {
             for k in [2048, 2560, 3072, 4096, 5120, 8192] {
-                for dtype in [Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0] {
+                for dtype in [Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4, IQ4_NL, IQ4_XS] {
                     let config = configured(&[matmul(dtype, 4 * k)], 1, false, k, rows);
                     assert!(config.is_some_and(|config| config.args.consumer_warps >= 7), "{dtype} {k}");
                     let gate_up = [matmul(dtype, 3 * k); 2];
@@ -369,6 +385,25 @@ mod tests {
                     assert!(config.args.consumer_warps >= 8, "{k} {dtype}: {config:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_layer_of_4b_runs_32_rows_at_once() {
+        use DType::{Q4_K, Q6_K};
+        let qkv = [matmul(Q4_K, 4096), matmul(Q4_K, 1024), matmul(Q6_K, 1024)];
+        let cases: [(&[Matmul], _, _, _); 5] = [
+            (&qkv, 2, false, 2560),
+            (&[matmul(Q4_K, 2560)], 1, false, 4096),
+            (&[matmul(Q4_K, 9728); 2], 2, true, 2560),
+            (&[matmul(Q4_K, 2560)], 1, false, 9728),
+            (&[matmul(Q6_K, 2560)], 1, false, 9728),
+        ];
+        for (matmuls, first_format, gate_up, k) in cases {
+            let config = configured(matmuls, first_format, gate_up, k, 32).unwrap();
+            assert!(config.args.consumer_warps >= 10, "{config:?}");
+            let group = LaunchGroup { matmuls, first_format, gate_up, activation: GateActivation::Silu };
+            assert!(choose(H200, 32, k, &[group]).is_some_and(|(rows, _)| rows == 32), "{config:?}");
         }
     }
 
@@ -421,7 +456,12 @@ mod tests {
     fn eight_rows_at_a_time_are_taken_where_that_is_faster() {
         let rows = |n: u32, k: u32, m: u32| {
             let matmuls = [matmul(DType::Q4_K, n); 2];
-            let group = LaunchGroup { matmuls: &matmuls, first_format: 2, gate_up: true };
+            let group = LaunchGroup {
+                matmuls: &matmuls,
+                first_format: 2,
+                gate_up: true,
+                activation: GateActivation::Silu,
+            };
             choose(H200, m, k, &[group]).map(|(rows, _)| rows)
         };
         assert_eq!(rows(9728, 2560, 16), Some(16));

@@ -1,4 +1,4 @@
-//! Launches of the small-M GEMM: 2 to 16 rows of activations per launch with block-quantized weights
+//! Launches of the small-M GEMM: 2 to 32 rows of activations per launch with block-quantized weights
 //! (`gemm_small_m.cu`, which explains the kernel).
 //!
 //! The activations come as f16 fragments: forwarded by the previous kernel, or packed by
@@ -11,12 +11,15 @@ use fulmen_core::{ActivationForm, BackendError};
 
 use self::args::{ForwardedInput, ForwardedOutput, GemmSmallMArgs};
 use self::config::{SmallMConfig, choose};
-use super::f16_fragments::F16Fragments;
+use super::f16_fragments::{F16Fragments, padded_rows};
 use super::small_m::{LaunchGroup, MatmulInput};
 use super::{Launched, at_row, pack_f16_fragments};
 use crate::device::Caps;
 use crate::forward::Forwarding;
 use crate::queue::{Launch, Queue};
+
+/// With fewer consumer warps than this, 17 rows and more are faster in the mixed-input GEMM.
+const MIN_FAST_WARPS: u32 = 8;
 
 /// Launches all groups for all rows, if there is a configuration for each.
 pub(super) fn run(
@@ -29,16 +32,32 @@ pub(super) fn run(
     Some(launch(queue, input, &configs, rows, forwarding))
 }
 
-/// The forms in which the activations can be forwarded. Only if m is exactly 8 or 16 (`rows`), as nobody
-/// writes the padding rows.
+/// Whether one launch per group takes all rows, with enough warps to be faster than the mixed-input GEMM.
+pub(super) fn takes_at_once(caps: Caps, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> bool {
+    choose(caps, input.m, input.k, groups).is_some_and(|(rows, configs)| {
+        rows >= input.m && configs.iter().all(|config| config.args.consumer_warps >= MIN_FAST_WARPS)
+    })
+}
+
+/// As [`run`], with the configuration of 16 rows for any number of rows: all that a row's sums depend on.
+pub(super) fn run_batch_invariant(
+    queue: &mut Queue,
+    input: &MatmulInput,
+    groups: &[LaunchGroup<'_>],
+) -> Option<Launched> {
+    let (rows, configs) = choose(queue.caps(), 16, input.k, groups)?;
+    Some(launch(queue, input, &configs, rows, &Forwarding::default()))
+}
+
+/// The forms in which the activations can be forwarded: only if one launch takes all rows.
 pub(super) fn accepted_forms(
     caps: Caps,
     input: &MatmulInput,
     groups: &[LaunchGroup<'_>],
 ) -> Vec<ActivationForm> {
     match choose(caps, input.m, input.k, groups) {
-        Some((rows, _)) if rows == input.m => {
-            [Some(by_matmul(input)), scaled(input)].into_iter().flatten().collect()
+        Some((rows, _)) if Some(rows) == padded_rows(input.m) => {
+            [by_matmul(input), scaled(input)].into_iter().flatten().collect()
         }
         _ => Vec::new(),
     }
@@ -56,24 +75,23 @@ pub(super) fn forwards(
     let [config] = configs.as_slice() else { return false };
     let weight = &config.args.weights[0];
     let gamma = activation.form.operand.map(|operand| operand.ptr);
-    rows == input.m
+    Some(rows) == padded_rows(input.m)
         && config.args.n_weights == 1
         && config.gate_up == gamma.is_none()
         && weight.can_vectorize()
         && gamma.unwrap_or(0).is_multiple_of(16)
-        && F16Fragments::can_forward(rows, weight.rows)
-        && *activation == F16Fragments::from_matmul(weight.out, rows, weight.rows, gamma)
+        && Some(*activation) == F16Fragments::from_matmul(weight.out, input.m, weight.rows, gamma)
 }
 
 /// The activations as a GEMM forwards them.
-fn by_matmul(input: &MatmulInput) -> ActivationForm {
+fn by_matmul(input: &MatmulInput) -> Option<ActivationForm> {
     let x = input.norm.map_or(input.x, |norm| norm.input);
     F16Fragments::from_matmul(x, input.m, input.k, input.norm.map(|norm| norm.gamma))
 }
 
 /// The activations as attention forwards them, unless there is a norm to compute.
 fn scaled(input: &MatmulInput) -> Option<ActivationForm> {
-    input.norm.is_none().then(|| F16Fragments::scaled(input.x, input.m, input.k))
+    F16Fragments::scaled(input.x, input.m, input.k).filter(|_| input.norm.is_none())
 }
 
 /// Where the fragments of x come from.
@@ -94,7 +112,7 @@ impl Source {
         forwarding: &Forwarding<'_>,
     ) -> Result<Source, BackendError> {
         let fragments = |at: u64| F16Fragments::at(at, rows, input.k);
-        if let Some(at) = forwarding.input(&by_matmul(input)) {
+        if let Some(at) = by_matmul(input).and_then(|form| forwarding.input(&form)) {
             return Ok(Source::ForwardedByMatmul(fragments(at)));
         }
         if let Some(at) = scaled(input).and_then(|form| forwarding.input(&form)) {
@@ -128,7 +146,8 @@ impl Source {
 /// Where the result is to be written as fragments.
 fn forwarded_output(forwarding: &Forwarding<'_>) -> ForwardedOutput {
     let [output] = forwarding.outputs else { return ForwardedOutput::default() };
-    let ActivationForm { rows, width, form, .. } = output.activation;
+    let ActivationForm { rows: m, width, form, .. } = output.activation;
+    let Some(rows) = padded_rows(m) else { return ForwardedOutput::default() };
     let to = F16Fragments::at(output.ptr, rows, width);
     ForwardedOutput {
         fragments: to.fragments,

@@ -1,6 +1,6 @@
 //! Compares the interpreter with Jinja2, and tests its limits.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value as Json, json};
 
@@ -131,7 +131,6 @@ fn the_sandbox_cannot_be_escaped() {
 /// Templates that would never end or fill the memory fail quickly.
 #[test]
 fn work_and_memory_are_limited() {
-    let start = Instant::now();
     let doubling = "{% set ns = namespace(x=START) %}{% for i in range(60) %}{% set ns.x = GROW %}\
         {% endfor %}{{ ns.x | length }}";
     let doubled = |first: &str, grow: &str| doubling.replace("START", first).replace("GROW", grow);
@@ -181,7 +180,6 @@ fn work_and_memory_are_limited() {
         let failure = failure(&source);
         assert!(failure.ends_with(too_much), "{source}: {failure}");
     }
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 /// Depth is limited in the source, in calls and in values: nothing overflows the stack, not even when

@@ -1,7 +1,7 @@
 //! Flash decoding: attention for decode and small batches. The context is split into chunks, as many as
 //! the device needs to be filled, whatever its length.
 
-use super::{AttentionShape, OP, fused_rope_store::FusedRopeStore};
+use super::{AttentionShape, BATCH_INVARIANT_ROWS, KvInput, OP, fused_rope_store::FusedRopeStore};
 use crate::kernel::Caps;
 use crate::kernels::{
     KernelError, LaunchList, Role,
@@ -45,6 +45,22 @@ pub(super) struct DecodeConfig<'a> {
 
 pub(super) fn launch_list(shape: &AttentionShape, caps: &Caps) -> Result<LaunchList, KernelError> {
     launches(&DecodeConfig::new(shape, caps)?, false, caps)
+}
+
+/// The number of chunks is that of the largest number of rows whose partial results fit, whatever the number
+/// of rows is.
+pub(super) fn batch_invariant(shape: &AttentionShape, caps: &Caps) -> Result<LaunchList, KernelError> {
+    let config = DecodeConfig::new(shape, caps)?;
+    let sets = u64::from(shape.heads.n_kv_heads) * u64::from(config.head_blocks);
+    let row = u64::from(shape.heads.q_width()) * 4;
+    let fitting = caps.max_binding / 2 / (row * u64::from(BATCH_INVARIANT_ROWS)).max(1);
+    let longest = match shape.kv {
+        KvInput::Rows => MAX_CHUNKS,
+        KvInput::Cache { .. } => shape.capacity.div_ceil(MIN_CHUNK).min(MAX_CHUNKS),
+    };
+    // At most 64.
+    let chunks = FULL_DEVICE.div_ceil(sets.max(1)).min(longest.into()).min(fitting).max(1) as u32;
+    launches(&DecodeConfig { chunks, ..config }, false, caps)
 }
 
 /// The first launch also rotates and stores, where it can; the second also writes q8 activations if
@@ -115,6 +131,7 @@ fn launches(config: &DecodeConfig<'_>, q8: bool, caps: &Caps) -> Result<LaunchLi
             bind.read("rotated", Role::Scratch(1), shape.val(), shape.q_bytes)?;
             bind.write("q_out", Role::Output(5), shape.val(), shape.q_bytes)?;
         }
+        shape.bind_sinks(&mut bind)?;
         config.launch_reduce(&mut list, bind, heads, q8, caps)?;
     }
     Ok(list)
@@ -139,6 +156,8 @@ impl<'a> DecodeConfig<'a> {
         let max_chunks = u64::from(shape.capacity.div_ceil(MIN_CHUNK)).clamp(1, MAX_CHUNKS.into());
         // At most 64.
         let chunks = FULL_DEVICE.div_ceil(sets.max(1)).min(max_chunks) as u32;
+        // The second launch knows the sinks.
+        let chunks = if shape.scores.sinks.is_some() { chunks.max(2) } else { chunks };
         Ok(Self { shape, threads, heads, head_blocks, across, lanes, shuffle, chunks, fused: None })
     }
 
@@ -165,12 +184,13 @@ impl<'a> DecodeConfig<'a> {
         let groups = u64::from(shape.m) * u64::from(sets) * u64::from(self.chunks);
         let groups_word = u32::try_from(groups).map_err(|_| invalid(OP, "more than 2^32 chunks"))?;
         let mut params = shape.params().to_vec();
-        params.extend([self.chunks, groups_word, self.parts()?, shape.scale.to_bits()]);
+        params.extend([self.chunks, groups_word, self.parts()?, shape.scores.scale.to_bits()]);
         let mut values = shape.values(true);
         if let Some(fused) = &self.fused {
             values.extend(fused.values(threads, caps));
             params.push(fused.spec.epsilon.to_bits());
         }
+        params.extend(shape.score_params());
         values.extend(values![
             threads,
             heads,

@@ -36,6 +36,16 @@ struct Params {
 #if fused_rope
     epsilon: f32,
 #endif
+#if window
+    window: u32,
+#endif
+#if scales && softcap
+    softcap: f32,
+#endif
+#if scales && temperature
+    temperature_length: u32,
+    temperature_beta: f32,
+#endif
 }
 
 // Elements of a head that are loaded at once.
@@ -51,6 +61,7 @@ alias EwB = {{heads == 1 ? "bool" : heads_vector + "<bool>"}};
 #include "attention/kv_reader.wgsl"
 #include "elementwise/nan.wgsl"
 #include "elementwise/exp.wgsl"
+#include "attention/scores.wgsl"
 #if width == 4
 fn product_of(a: Val, b: Val) -> f32 { return dot(a, b); }
 #else
@@ -107,8 +118,9 @@ fn main(
     let seen = seen_by(row);
     if (chunk == 0u && of_row == 0u && thread == 0u) { report_invalid_row(row); }
     // The positions of this chunk: a multiple of 8 per chunk, and at least {{min_chunk}}.
-    let each = max({{min_chunk}}u, ((seen + params.chunks - 1u) / params.chunks + 7u) & ~7u);
-    let begin = min(chunk * each, seen);
+    let first_key = first_seen(seen);
+    let each = max({{min_chunk}}u, ((seen - first_key + params.chunks - 1u) / params.chunks + 7u) & ~7u);
+    let begin = min(first_key + chunk * each, seen);
     let end = min(begin + each, seen);
     let sequence = sequence_of(row);
 
@@ -117,6 +129,7 @@ fn main(
 #endif
     let lane = thread % {{lanes}}u;
     let team = thread / {{lanes}}u;
+    let scale = scale_of(row);
     // The lane's part of the queries, scaled. Head blocks may be partly empty: surplus heads repeat the
     // last head.
 #for h in 0..heads
@@ -132,9 +145,9 @@ fn main(
   #for h in 0..heads
     #define query fused_rope ? "rotated_query(" + h + "u, vec_" + k + ")" : "q[q" + h + "_at + vec_" + k + "]"
     #if in_range
-    let q{{h}}_{{k}} = {{query}} * params.scale;
+    let q{{h}}_{{k}} = {{query}} * scale;
     #else
-    let q{{h}}_{{k}} = select(Val(0.0), {{query}} * params.scale, lane + {{k * lanes}}u < {{vecs}}u);
+    let q{{h}}_{{k}} = select(Val(0.0), {{query}} * scale, lane + {{k * lanes}}u < {{vecs}}u);
     #endif
   #endfor
 #endfor
@@ -187,6 +200,9 @@ fn main(
             s{{u}} = EwF(0.0);
             for (var i = 0u; i < {{lanes}}u; i += 1u) { s{{u}} += dots[team * {{lanes}}u + i]; }
             workgroupBarrier();
+  #endif
+  #if softcap
+            s{{u}} = capped(s{{u}});
   #endif
             if (p{{u}} < count) {
                 highest = max(highest, s{{u}});

@@ -1,6 +1,6 @@
 //! Bindings and preprocessor values that all attention kernels share: queries, keys, values and positions.
 
-use fulmen_core::{DType, KV_PAGE};
+use fulmen_core::{DType, KV_PAGE, Scores};
 
 use super::{AttentionShape, KvInput, OP};
 use crate::kernels::{
@@ -100,6 +100,11 @@ impl AttentionShape {
             vecs: self.vecs(),
             val: self.val(),
             page: KV_PAGE,
+            scales: faults,
+            window: self.scores.window.is_some(),
+            softcap: self.scores.softcap.is_some(),
+            temperature: self.scores.temperature.is_some(),
+            sinks: self.scores.sinks.is_some(),
         ]
         .to_vec()
     }
@@ -109,6 +114,22 @@ impl AttentionShape {
         match self.kv {
             KvInput::Rows => [self.m, 1, 1],
             KvInput::Cache { cache, .. } => [cache.capacity(), cache.n_seqs, cache.n_pages],
+        }
+    }
+
+    /// The last words of `Params` in kernels that compute scores, after the scale.
+    pub(super) fn score_params(&self) -> impl Iterator<Item = u32> {
+        let Scores { window, softcap, temperature, .. } = self.scores;
+        let temperature = temperature.map(|temperature| [temperature.length, temperature.beta.to_bits()]);
+        let words = window.into_iter().chain(softcap.map(f32::to_bits));
+        words.chain(temperature.into_iter().flatten())
+    }
+
+    /// Binds the sinks, if there are some.
+    pub(super) fn bind_sinks(&self, bind: &mut KernelBindings<'_>) -> Result<(), KernelError> {
+        match self.scores.sinks {
+            Some(()) => bind.read("sinks", Role::Input(11), "f32", u64::from(self.heads.n_heads) * 4),
+            None => Ok(()),
         }
     }
 

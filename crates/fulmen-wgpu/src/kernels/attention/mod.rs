@@ -16,7 +16,7 @@ mod prefill_coop;
 mod prefill_tiled;
 mod split_kv_reduce;
 
-use fulmen_core::Heads;
+use fulmen_core::{Heads, Scores};
 
 use self::fused_rope_store::FusedRopeStore;
 use super::{
@@ -29,6 +29,9 @@ use super::{
 use crate::kernel::Caps;
 
 const OP: &str = "attention";
+
+/// The most rows of [`AttentionKernel::BatchInvariant`] over a cache.
+pub const BATCH_INVARIANT_ROWS: u32 = 64;
 
 /// Where keys and values come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,8 +54,8 @@ pub struct Attention {
     pub m: u32,
     /// Heads.
     pub heads: Heads,
-    /// Multiplies the scores.
-    pub scale: f32,
+    /// What scores are, and the keys that a row sees; whether there are sinks.
+    pub scores: Scores<()>,
     /// Keys and values.
     pub kv: KvInput,
 }
@@ -62,6 +65,9 @@ pub struct Attention {
 pub enum AttentionKernel {
     /// Flash decoding.
     Decode,
+    /// Flash decoding whose partition of the context depends on the position of a row alone, for up to
+    /// [`BATCH_INVARIANT_ROWS`] rows over a cache.
+    BatchInvariant,
     /// Tiled flash attention, 64 rows per tile; for head sizes that are a multiple of 32, up to 256.
     PrefillTiled,
     /// The same with 16 x 16 matrix fragments; for f16 and `Q8_0` caches and head sizes that are a
@@ -73,10 +79,10 @@ pub enum AttentionKernel {
 ///
 /// Input 0 is the queries, `[m, n_heads · head_dim]`; inputs 1 and 2 are the keys and values, rows or
 /// the whole cache; over a cache, input 3 is the `m` positions, input 4 (if any) the `m` sequence
-/// numbers and input 10 the page table. Output 0 is as input 0; over a cache output 1 is the [record of
-/// faults](super::fault). A row whose position or sequence is out of range is reported and gives zeros, as
-/// does a row whose scores are all -inf. A page that is not in the pool is reported, and the results of the
-/// rows that see it are unspecified.
+/// numbers and input 10 the page table; with sinks, input 11 is one f32 per query head. Output 0 is as
+/// input 0; over a cache output 1 is the [record of faults](super::fault). A row whose position or
+/// sequence is out of range is reported and gives zeros, as does a row whose scores are all -inf. A page
+/// that is not in the pool is reported, and the results of the rows that see it are unspecified.
 ///
 /// # Errors
 /// [`KernelError`] where the heads do not fit the cache's type, or something is larger than a binding.
@@ -134,7 +140,7 @@ pub fn rope_store_attention(
 ) -> Result<Option<LaunchList>, KernelError> {
     let KvStore { m, heads, cache, sequences } = spec.store;
     let kv = KvInput::Cache { cache, sequences };
-    let shape = AttentionShape::new(&Attention { m, heads, scale, kv }, caps)?;
+    let shape = AttentionShape::new(&Attention { m, heads, scores: scale.into(), kv }, caps)?;
     if m != 1 || heads.n_heads == 0 {
         return Ok(None);
     }
@@ -156,6 +162,7 @@ pub fn attention_by(
     }
     match kernel {
         AttentionKernel::Decode => decode::launch_list(&shape, caps),
+        AttentionKernel::BatchInvariant => decode::batch_invariant(&shape, caps),
         AttentionKernel::PrefillTiled => prefill_tiled::launch_list(&shape, caps),
         AttentionKernel::PrefillCoop(fragment_ops) => prefill_coop::launch_list(&shape, fragment_ops, caps),
     }
@@ -165,7 +172,7 @@ pub fn attention_by(
 struct AttentionShape {
     m: u32,
     heads: Heads,
-    scale: f32,
+    scores: Scores<()>,
     kv: KvInput,
     /// Query heads per KV head.
     group: u32,
@@ -179,7 +186,7 @@ struct AttentionShape {
 
 impl AttentionShape {
     fn new(spec: &Attention, caps: &Caps) -> Result<Self, KernelError> {
-        let Attention { m, heads, scale, kv } = *spec;
+        let Attention { m, heads, scores, kv } = *spec;
         let Heads { n_heads, n_kv_heads, head_dim } = heads;
         let (kv_bytes, capacity) = match kv {
             KvInput::Cache { cache, .. } => (cache.bytes(OP, heads, caps)?, cache.capacity()),
@@ -195,6 +202,6 @@ impl AttentionShape {
         let q_bytes = product(OP, "the queries", &[m.into(), n_heads.into(), head_dim.into(), 4])?;
         fits(OP, "the queries", q_bytes, caps)?;
         let group = n_heads / n_kv_heads;
-        Ok(Self { m, heads, scale, kv, group, q_bytes, kv_bytes, capacity })
+        Ok(Self { m, heads, scores, kv, group, q_bytes, kv_bytes, capacity })
     }
 }

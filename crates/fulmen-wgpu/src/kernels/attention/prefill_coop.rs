@@ -33,6 +33,7 @@ pub(super) fn fits(shape: &AttentionShape, fragment_ops: FragmentOps, caps: &Cap
     let coop = caps.cooperative_matrix && caps.subgroups == Some((WIDTH, WIDTH));
     let sizes = Sizes { head_dim: shape.heads.head_dim };
     matches!(shape.kv_type(), DType::F16 | DType::Q8_0)
+        && shape.scores.is_plain()
         && caps.f16
         && (coop || fragment_ops == FragmentOps::Emulated)
         && sizes.head_dim.is_multiple_of(16)
@@ -46,6 +47,9 @@ pub(super) fn launch_list(
     fragment_ops: FragmentOps,
     caps: &Caps,
 ) -> Result<LaunchList, KernelError> {
+    if !shape.scores.is_plain() {
+        return Err(invalid(OP, "no kernel for cooperative matrices has windows, caps or sinks"));
+    }
     if !fits(shape, fragment_ops, caps) {
         let dim = shape.heads.head_dim;
         let reason = format!("the device has no cooperative matrices for heads of {dim} in such a cache");
@@ -62,7 +66,7 @@ pub(super) fn launch_list(
     let groups = u64::from(row_tiles) * u64::from(shape.heads.n_heads);
     let groups_word = u32::try_from(groups).map_err(|_| invalid(OP, "more than 2^32 tiles"))?;
     let mut params = shape.params().to_vec();
-    params.extend([shape.m, row_tiles, groups_word, shape.scale.to_bits()]);
+    params.extend([shape.m, row_tiles, groups_word, shape.scores.scale.to_bits()]);
     let sizes = Sizes { head_dim: shape.heads.head_dim };
     let mut values = shape.values(true);
     values.extend(values![

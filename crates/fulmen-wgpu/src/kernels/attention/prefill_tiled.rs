@@ -71,7 +71,9 @@ impl TileConfig {
 
 /// Whether the kernel supports such heads on this device.
 pub(super) fn fits(shape: &AttentionShape, caps: &Caps) -> bool {
-    TileConfig::new(shape, caps).is_some()
+    // With sinks there is a ninth buffer, which some devices cannot bind.
+    let binds = shape.scores.sinks.is_none() || caps.max_storage_buffers > 8;
+    binds && TileConfig::new(shape, caps).is_some()
 }
 
 pub(super) fn launch_list(shape: &AttentionShape, caps: &Caps) -> Result<LaunchList, KernelError> {
@@ -80,11 +82,13 @@ pub(super) fn launch_list(shape: &AttentionShape, caps: &Caps) -> Result<LaunchL
     shape.bind_qkv(&mut bind)?;
     shape.bind_positions(&mut bind, true)?;
     bind.write("out", Role::Output(0), "vec4<f32>", shape.q_bytes)?;
+    shape.bind_sinks(&mut bind)?;
     let tiles = shape.m.div_ceil(ROWS);
     let groups = u64::from(tiles) * u64::from(shape.heads.n_heads);
     let groups_word = u32::try_from(groups).map_err(|_| invalid(OP, "more than 2^32 tiles"))?;
     let mut params = shape.params().to_vec();
-    params.extend([shape.m, tiles, groups_word, shape.scale.to_bits()]);
+    params.extend([shape.m, tiles, groups_word, shape.scores.scale.to_bits()]);
+    params.extend(shape.score_params());
     let mut values = shape.values(true);
     values.extend(values![
         own: config.vecs / 8,

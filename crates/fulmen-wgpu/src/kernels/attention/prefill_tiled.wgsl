@@ -11,7 +11,8 @@
 //! Query tiles are started in reverse order, because the last rows of a causal mask have the most work.
 //!
 //! **Bindings.** `q`, `out` [m][n_heads][head_dim] f32; `k`, `v` as in `kv_reader.wgsl`, `pages` as in
-//! `kv_pages.wgsl`; `positions`, `sequences` [m]; `fault`. A tile of keys lies in one page.
+//! `kv_pages.wgsl`; `positions`, `sequences` [m]; `fault`; `sinks` [n_heads]. A tile of keys lies in one
+//! page.
 //!
 //! **Preconditions.** `head_dim` is a multiple of 32 and at most 256.
 //!
@@ -25,6 +26,16 @@ struct Params {
     tiles: u32,
     groups: u32,
     scale: f32,
+#if window
+    window: u32,
+#endif
+#if scales && softcap
+    softcap: f32,
+#endif
+#if scales && temperature
+    temperature_length: u32,
+    temperature_beta: f32,
+#endif
 }
 
 alias Val = vec4<f32>;
@@ -37,6 +48,7 @@ alias EwB = vec4<bool>;
 #include "attention/kv_reader.wgsl"
 #include "elementwise/nan.wgsl"
 #include "elementwise/exp.wgsl"
+#include "attention/scores.wgsl"
 // Queries: [element][row / 4], four rows per vector.
 var<workgroup> q_tile: array<vec4<f32>, {{q_vectors}}>;
 // Keys: [element][key / 4], four keys per vector; or row maxima; or values: [key][vector].
@@ -54,7 +66,7 @@ fn load_queries(thread: u32, row0: u32, head: u32, first: u32) {
         let vec = i % {{q_vecs}}u;
         let r = i / {{q_vecs}}u;
         let row = min(row0 + r, params.m - 1u);
-        let x = q[(row * {{n_heads}}u + head) * {{vecs}}u + first + vec] * params.scale;
+        let x = q[(row * {{n_heads}}u + head) * {{vecs}}u + first + vec] * scale_of(row);
         let at = vec * 4u * {{q_stride}}u + r / 4u;
         q_tile[at][r % 4u] = x.x;
         q_tile[at + {{q_stride}}u][r % 4u] = x.y;
@@ -108,7 +120,23 @@ fn main(
   #endif
 #endfor
     );
-    for (var start = 0u; start < limit; start += {{keys}}u) {
+#if window
+    let first_key = vec4<u32>(
+  #for r in 0..4
+        first_seen(seen[{{r}}]),
+  #endfor
+    );
+    // The first tile with a key that any of the rows attends to.
+    var start = limit;
+    for (var r = 0u; r < {{rows}}u; r += 1u) {
+        let in_sequence = row_seen[r] > 0u{{sequences ? " && row_sequence[r] == sequence" : ""}};
+        if (in_sequence) { start = min(start, first_seen(row_seen[r])); }
+    }
+    start = start / {{keys}}u * {{keys}}u;
+#else
+    var start = 0u;
+#endif
+    for (; start < limit; start += {{keys}}u) {
         let first_row = row_at(sequence, kv_head, start);
         let last_key = limit - 1u - start;
         if (head == 0u && thread == 0u) { report_invalid_pages(row0, sequence, start, start); }
@@ -144,10 +172,13 @@ fn main(
         }
         // 2. Causal mask and online softmax.
         let key = vec4<u32>(0u, 1u, 2u, 3u) + start + across * 4u;
-        let in0 = key < vec4<u32>(seen.x);
-        let in1 = key < vec4<u32>(seen.y);
-        let in2 = key < vec4<u32>(seen.z);
-        let in3 = key < vec4<u32>(seen.w);
+#for r in 0..4
+  #if softcap
+        s{{r}} = capped(s{{r}});
+  #endif
+  #define in_window window ? " & (key >= vec4<u32>(first_key[" + r + "]))" : ""
+        let in{{r}} = (key < vec4<u32>(seen[{{r}}])){{in_window}};
+#endfor
         let low = vec4<f32>(-3.4028234e38);
         tile[across * {{rows / 4}}u + mine] = vec4<f32>(
             highest(select(low, s0, in0)),
@@ -202,7 +233,12 @@ fn main(
 #endif
 #for r in 0..4
     if (row0 + mine * 4u + {{r}}u < params.m) {
+  #if sinks
+        let rest = with_sink(top[{{r}}], sinks[head]);
+        let inverse_sum = rest.x / (sum[{{r}}] * rest.x + rest.y);
+  #else
         let inverse_sum = select(1.0 / sum[{{r}}], 0.0, sum[{{r}}] == 0.0);
+  #endif
         let at = ((row0 + mine * 4u + {{r}}u) * {{n_heads}}u + head) * {{vecs}}u + across;
   #for j in 0..own
         out[at + {{8 * j}}u] = acc{{r}}_{{j}} * inverse_sum;

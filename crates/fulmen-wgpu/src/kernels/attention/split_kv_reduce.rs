@@ -45,6 +45,7 @@ impl DecodeConfig<'_> {
         ]);
         let mut params = shape.params().to_vec();
         params.extend([self.chunks, groups, self.parts()?]);
+        params.extend(shape.scores.window);
         bind.launch(list, "attention/split_kv_reduce.wgsl", &values, params, heads)
     }
 }

@@ -6,7 +6,8 @@
 //! chunks are loaded before the factors are known.
 //!
 //! **Bindings.** `positions`, `sequences` [m]; `parts` [m][n_heads][chunks][head_dim], then
-//! [m][n_heads][chunks] of (maximum, sum of weights); `out` [m][n_heads][head_dim]; with `q8`, `dst`:
+//! [m][n_heads][chunks] of (maximum, sum of weights); `out` [m][n_heads][head_dim]; with `sinks`, `sinks`
+//! [n_heads], logits that take part in the softmax and have no value; with `q8`, `dst`:
 //! the result as q8 activations for a quantized matmul, where one thread quantizes 32 values; with
 //! `keep_queries`, `rotated` and `q_out`, as `out`.
 //!
@@ -20,6 +21,9 @@ struct Params {
     chunks: u32,
     groups: u32,
     parts: u32,
+#if window
+    window: u32,
+#endif
 }
 
 alias Val = {{val}};
@@ -30,6 +34,7 @@ alias EwB = bool;
 #include "attention/visible_keys.wgsl"
 #include "elementwise/nan.wgsl"
 #include "elementwise/exp.wgsl"
+#include "attention/scores.wgsl"
 #include "attention/split_kv_stats.wgsl"
 fn stats_of(at: u32) -> vec2<f32> {
 #if width == 4
@@ -58,8 +63,9 @@ fn main(
     if (number >= params.groups) { return; }
     // The chunks that decode.wgsl used.
     let seen = seen_by(number / {{n_heads}}u);
-    let each = max({{min_chunk}}u, ((seen + params.chunks - 1u) / params.chunks + 7u) & ~7u);
-    let used = (seen + each - 1u) / each;
+    let keys = seen - first_seen(seen);
+    let each = max({{min_chunk}}u, ((keys + params.chunks - 1u) / params.chunks + 7u) & ~7u);
+    let used = (keys + each - 1u) / each;
     let last = max(used, 1u) - 1u;
     let at = number * params.chunks;
     let vec = min(thread % {{across}}u, {{vecs}}u - 1u);
@@ -75,7 +81,12 @@ fn main(
     workgroupBarrier();
     var highest = vec4<f32>(-3.4028234e38);
     for (var i = 0u; i < {{max_chunks / 4}}u; i += 1u) { highest = max(highest, tops[i]); }
+#if sinks
+    let sink = sinks[number % {{n_heads}}u];
+    let top = max(sink, max(max(highest.x, highest.y), max(highest.z, highest.w)));
+#else
     let top = max(max(highest.x, highest.y), max(highest.z, highest.w));
+#endif
     for (var c = thread; c < {{max_chunks}}u; c += {{threads}}u) {
         let stat = stats_of(at + min(c, last));
         let factor = ew_exp(stat.x - top);
@@ -85,7 +96,7 @@ fn main(
     workgroupBarrier();
     var four = vec4<f32>(0.0);
     for (var i = 0u; i < {{max_chunks / 4}}u; i += 1u) { four += totals[i]; }
-    let total = (four.x + four.y) + (four.z + four.w);
+    let total = (four.x + four.y) + (four.z + four.w){{sinks ? " + ew_exp(sink - top)" : ""}};
     var sum = Val(0.0);
 #for i in 0..early
     if (split + {{i * splits}}u < used) { sum += factors[split + {{i * splits}}u] * early{{i}}; }

@@ -77,6 +77,14 @@ pub fn choose(shape: MatmulShape, caps: &Caps) -> Option<MatmulConfig> {
     }
 }
 
+/// As [`choose`], the same kernel for any number of rows, so that the order of its sums does not depend on
+/// it. `None` where the device's workgroups are too small.
+pub fn choose_batch_invariant(shape: MatmulShape, caps: &Caps) -> Option<MatmulConfig> {
+    /// The rows of the smallest tiles.
+    const ROWS: u32 = 16;
+    tiled(MatmulShape { m: ROWS, ..shape }, caps, 1).map(MatmulConfig::Tiled)
+}
+
 /// The kernel for two matmuls of this shape with one A, or `None` as for [`choose`].
 pub fn choose_pair(shape: MatmulShape, caps: &Caps) -> Option<MatmulConfig> {
     match shape.b {

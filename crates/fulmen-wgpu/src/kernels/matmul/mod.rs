@@ -31,7 +31,9 @@ mod weight_type;
 
 pub(in crate::kernels) use super::Elem;
 pub(in crate::kernels) use choose::COOP_ROWS;
-pub use choose::{Candidate, MatmulConfig, TILES, candidates, choose, choose_pair, choose_rounded};
+pub use choose::{
+    Candidate, MatmulConfig, TILES, candidates, choose, choose_batch_invariant, choose_pair, choose_rounded,
+};
 pub(super) use choose::{coop_candidates, coop_tile};
 pub use epilogue::{EpilogueInput, EpilogueSource};
 pub use gemm_coop::{COOP_TILES, CoopTile, FragmentOps};

@@ -51,6 +51,23 @@ pub fn choose(
     }
 }
 
+/// As [`choose`], for a kernel whose sums have an order that does not depend on `m`: the int8 GEMM adds one
+/// block of k after the other, whatever its tile is, and the split of k depends on the weight alone. `None`
+/// where the device's workgroups are too small.
+pub fn choose_batch_invariant(m: u32, weight: QuantWeight, caps: &Caps) -> Option<QuantMatmulConfig> {
+    // Tiles with the same k-tiles, and so with the same ends of slices.
+    let [small, .., last] = TILES;
+    let mut tiles: Vec<&Int8Tile> =
+        TILES.iter().filter(|tile| tile.depth == small.depth && fits(tile, caps)).collect();
+    if tiles.is_empty() && fits(&last, caps) {
+        tiles.push(&TILES[TILES.len() - 1]);
+    }
+    let tile = tiles.iter().find(|tile| tile.bm >= m).or(tiles.last())?;
+    let groups = u64::from(weight.n.div_ceil(small.bn));
+    let slices = slices(tile, groups, 1, weight, caps);
+    Some(QuantMatmulConfig::Int8(Int8Tile { slices, ..**tile }))
+}
+
 fn coop(m: u32, weight: QuantWeight, caps: &Caps) -> Option<QuantMatmulConfig> {
     let shape = MatmulShape::f32(m, weight.k, weight.n, Layout::Nk);
     let tile = if m >= matmul::COOP_ROWS { matmul::coop_tile(shape, caps) } else { None };

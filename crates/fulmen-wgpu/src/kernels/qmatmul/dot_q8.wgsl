@@ -4,7 +4,7 @@
 //! Part of the GEMV kernels (gemv.wgsl, fused_gemv.wgsl): one thread multiplies one block with
 //! `dot4I8Packed`, four products an instruction, and applies scales and offset once for 32 elements.
 //! `a` is as quantize_q8.wgsl makes it. `dot` is "half_scales" for formats with a scale for each half and
-//! quants of 0 to 63 that stand for -32 to 31 (Q6_K), "scale" for scales without offset (Q8_0), else
+//! quants of 0 to 63 that stand for -32 to 31 (Q6_K), "scale" for scales without offset (Q8_0, MXFP4), else
 //! "offset".
 #macro dot_q8_functions()
 fn q8_place(base: u32, ib: u32) -> u32 { return base + (ib >> 3u) * 24u + (ib & 7u); }

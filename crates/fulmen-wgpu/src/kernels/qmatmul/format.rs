@@ -13,6 +13,7 @@ pub(super) enum Format {
     Q4K,
     Q5K,
     Q6K,
+    Mxfp4,
 }
 
 impl Format {
@@ -25,6 +26,7 @@ impl Format {
             DType::Q4_K => Self::Q4K,
             DType::Q5_K => Self::Q5K,
             DType::Q6_K => Self::Q6K,
+            DType::MXFP4 => Self::Mxfp4,
             _ => return Err(QuantError::Format { weight }),
         };
         if weight.n == 0 || weight.k == 0 || !weight.k.is_multiple_of(weight.dtype.block_len() as u32) {
@@ -43,6 +45,7 @@ impl Format {
             Self::Q4K => vec![16 * blocks, 2 * blocks],
             Self::Q5K => vec![16 * blocks, 2 * blocks, 4 * blocks],
             Self::Q6K => vec![16 * blocks, 8 * blocks, 2 * blocks, blocks / 4],
+            Self::Mxfp4 => vec![16 * blocks, blocks],
         };
         planes.into_iter().map(|bytes| bytes.next_multiple_of(16)).collect()
     }
@@ -61,6 +64,7 @@ impl Format {
             Self::Q4K => "q4_k",
             Self::Q5K => "q5_k",
             Self::Q6K => "q6_k",
+            Self::Mxfp4 => "mxfp4",
         }
     }
 
@@ -72,7 +76,7 @@ impl Format {
     /// The function that makes numbers of a word of quants.
     pub(super) const fn unpack(self) -> &'static str {
         match self {
-            Self::Q8_0 => "unpack4xI8",
+            Self::Q8_0 | Self::Mxfp4 => "unpack4xI8",
             _ => "unpack4xU8",
         }
     }
@@ -86,7 +90,7 @@ impl Format {
     pub(super) const fn dot(self) -> &'static str {
         match self {
             Self::Q6K => "half_scales",
-            Self::Q8_0 => "scale",
+            Self::Q8_0 | Self::Mxfp4 => "scale",
             _ => "offset",
         }
     }

@@ -5,6 +5,8 @@
 //! themselves. The workgroups of all weights are put in one grid; each weight has its own functions, so the
 //! formats may differ.
 
+use fulmen_core::GateActivation;
+
 use super::choose::{gemv, gemv_for_blocks};
 use super::format::Format;
 use super::gemv::{Activations, LaneSum, QuantGemv};
@@ -16,10 +18,12 @@ use crate::kernels::preprocess::{render, values};
 /// One output of the launch, and its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FusedOutput {
-    /// One weight, or two of one shape: then the output is `silu(first) · second`.
+    /// One weight, or two of one shape: then the output is `activation(first) · second`.
     pub weights: Vec<QuantWeight>,
     /// A bias, one f32 for each row of the weight, is added.
     pub bias: bool,
+    /// Of the first of two weights.
+    pub activation: GateActivation,
 }
 
 /// What the output of a pair of weights is needed as.
@@ -88,7 +92,7 @@ pub fn fused_gemv(
 /// Whether the output can be quantized, too: one pair of weights, and rows of whole blocks.
 fn can_quantize(outputs: &[FusedOutput]) -> bool {
     let whole_blocks = |weights: &[QuantWeight]| weights.len() == 2 && weights[0].n.is_multiple_of(32);
-    matches!(outputs, [FusedOutput { weights, bias: false }] if whole_blocks(weights))
+    matches!(outputs, [FusedOutput { weights, bias: false, .. }] if whole_blocks(weights))
 }
 
 fn launch(
@@ -135,6 +139,10 @@ fn launch(
         formats: of_each(Format::name),
         dots: of_each(Format::dot),
         bias: outputs.iter().map(|output| output.bias).collect::<Vec<_>>(),
+        gelu: outputs
+            .iter()
+            .map(|output| output.activation == GateActivation::GeluTanh)
+            .collect::<Vec<_>>(),
         q8_output,
         q8_stride: quantize_q8::stride(outputs[0].weights[0].n),
     ];
@@ -142,8 +150,10 @@ fn launch(
         .iter()
         .map(|o| o.weights.iter().map(|w| format!("{:?}", w.dtype)).collect::<Vec<_>>().join("·"))
         .collect();
+    let gelu = outputs.iter().any(|output| output.activation == GateActivation::GeluTanh);
     let q8 = if q8_output { " q8" } else { "" };
-    let label = format!("qmatmul fused {} {config} m={rows}{q8}", names.join("+"));
+    let gelu = if gelu { " gelu" } else { "" };
+    let label = format!("qmatmul fused {} {config} m={rows}{gelu}{q8}", names.join("+"));
     let (buffers, bindings) = bound.into_iter().unzip();
     let wgsl = render("qmatmul/fused_gemv.wgsl", &values);
     let kernel = Kernel { label: label.into(), wgsl, bindings, param_words: params.len() as u32 };

@@ -4,9 +4,9 @@
 //! Tile: the workgroups of all outputs lie in one grid, output o up to `params.end<o>`. In a workgroup, a
 //! group of `lanes` neighboring threads owns one row of W for all m rows of A; its lanes stride over the
 //! blocks of 32 elements and their partial sums are added at the end. An output has one weight, or two of
-//! one shape and then is `silu(first) * second`. With `q8_output` a workgroup owns 32 neighboring
-//! columns, in rounds where it has fewer groups, and also quantizes them for the next matmul: there, one
-//! thread takes one row.
+//! one shape and then is `silu(first) * second`, or with `gelu[o]` `gelu(first) * second`. With `q8_output`
+//! a workgroup owns 32 neighboring columns, in rounds where it has fewer groups, and also quantizes them
+//! for the next matmul: there, one thread takes one row.
 //!
 //! Bindings: `a` q8 activations (quantize_q8.wgsl); for each output o its weights `w_<o>_<p>` (packed
 //! rows, formats/), with `bias[o]` `bias_<o>` [n] f32, and `dst_<o>` [m, n] f32; with `q8_output` last
@@ -124,7 +124,13 @@ fn main(
         if (lane == {{i % lanes}}u && {{i}}u < params.m && {{inside}}) {
     #define plus_bias bias[o] ? " + bias_" + o + "[row]" : ""
     #if weights == 2
+      #if gelu[o]
+            // 0.5 (1 + tanh(y)) = 1 / (1 + exp(-2 y)).
+            let inner = t{{i}} * (1.5957691216 + 0.0713548163 * t{{i}} * t{{i}});
+            let value = t{{i}} / (1.0 + exp(-inner)) * t{{m + i}}{{plus_bias}};
+      #else
             let value = t{{i}} / (1.0 + exp(-t{{i}})) * t{{m + i}}{{plus_bias}};
+      #endif
     #else
             let value = t{{i}}{{plus_bias}};
     #endif

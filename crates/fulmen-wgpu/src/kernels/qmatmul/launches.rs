@@ -21,7 +21,7 @@ use crate::kernels::preprocess::values;
 #[non_exhaustive]
 pub enum QuantError {
     /// There are no kernels for the format.
-    #[error("there is no kernel for the weight {weight}: not Q4_0, Q4_1, Q8_0, Q4_K, Q5_K or Q6_K")]
+    #[error("there is no kernel for the weight {weight}: not Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K or MXFP4")]
     Format {
         /// The weight.
         weight: QuantWeight,

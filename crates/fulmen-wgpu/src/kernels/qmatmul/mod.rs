@@ -1,6 +1,6 @@
 //! Matmul with block-quantized weights: `out[m, n] = epilogue(a[m, k] · W[n, k]ᵀ)`, A in f32.
 //!
-//! - **Formats.** Q4_0, Q4_1, Q8_0, Q4_K, Q5_K and Q6_K, as [`QuantWeight::dtype`].
+//! - **Formats.** Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K and MXFP4, as [`QuantWeight::dtype`].
 //! - **Repacking.** W is uploaded as [`QuantWeight::repack`] gives it: the same information in as many bytes
 //!   (each plane of a row rounded up to 16), but each row as separate planes of quants and scales that can be
 //!   loaded as whole vectors, with 32 consecutive elements in a vector of quants. Blocks of 18, 34 or 210
@@ -27,7 +27,7 @@ mod launches;
 mod quantize_q8;
 mod repack;
 
-pub use choose::{TILES, candidates, choose};
+pub use choose::{TILES, candidates, choose, choose_batch_invariant};
 pub use fused_gemv::{FusedBuffer, FusedOutput, OutputForm, fused_gemv};
 pub use gemm_int8::Int8Tile;
 pub use gemv::{Activations, LaneSum, QuantGemv};

@@ -1,7 +1,7 @@
 //! From GGML blocks to planes.
 
 use super::format::Format;
-use fulmen_core::quant::{BlockQ4_0, BlockQ4_1, BlockQ4_K, BlockQ5_K, BlockQ6_K, BlockQ8_0};
+use fulmen_core::quant::{BlockMXFP4, BlockQ4_0, BlockQ4_1, BlockQ4_K, BlockQ5_K, BlockQ6_K, BlockQ8_0};
 
 /// One row.
 pub(super) fn row(format: Format, blocks: &[u8], out: &mut [u8]) {
@@ -12,6 +12,7 @@ pub(super) fn row(format: Format, blocks: &[u8], out: &mut [u8]) {
         Format::Q4K => blocks.len() / 144 * 256,
         Format::Q5K => blocks.len() / 176 * 256,
         Format::Q6K => blocks.len() / 210 * 256,
+        Format::Mxfp4 => blocks.len() / 17 * 32,
     };
     let mut planes = Vec::with_capacity(4);
     let mut rest = out;
@@ -28,6 +29,7 @@ pub(super) fn row(format: Format, blocks: &[u8], out: &mut [u8]) {
         Format::Q4K => q4_k(bytemuck::cast_slice(blocks), &mut planes),
         Format::Q5K => q5_k(bytemuck::cast_slice(blocks), &mut planes),
         Format::Q6K => q6_k(bytemuck::cast_slice(blocks), &mut planes),
+        Format::Mxfp4 => mxfp4(bytemuck::cast_slice(blocks), &mut planes),
     }
 }
 
@@ -94,6 +96,13 @@ fn q6_k(blocks: &[BlockQ6_K], planes: &mut Planes<'_>) {
             put(planes[2], at, [block.scales[2 * j] as u8, block.scales[2 * j + 1] as u8]);
         }
         put(planes[3], i, block.d);
+    }
+}
+
+fn mxfp4(blocks: &[BlockMXFP4], planes: &mut Planes<'_>) {
+    for (i, block) in blocks.iter().enumerate() {
+        put(planes[0], i, block.qs);
+        put(planes[1], i, [block.e]);
     }
 }
 

@@ -10,6 +10,7 @@ mod block32;
 
 use super::{
     gemv::DotFn,
+    gemv_avx2,
     unpack::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K},
 };
 use fulmen_core::DType;
@@ -26,6 +27,8 @@ pub(super) fn specialized(dtype: DType) -> Option<(DotFn, usize)> {
         DType::Q4_1 => Some((block32::dot_q4_0::<Q4_1>, 32)),
         DType::Q5_0 => Some((block32::dot_q4_0::<Q5_0>, 32)),
         DType::Q5_1 => Some((block32::dot_q4_0::<Q5_1>, 32)),
+        // A block per 256-bit vector: look-ups of bytes are as wide as there.
+        DType::MXFP4 | DType::IQ4_NL | DType::IQ4_XS => gemv_avx2::specialized(dtype),
         _ => None,
     }
 }

@@ -1,0 +1,17 @@
+// Flash decoding over an f32 KV cache with a sliding window, soft capping, an attention temperature or
+// attention sinks: the kernels of attention_decode_f32.cu with what attention_decode_scores.cu adds. The
+// headers there describe them; tiles, preconditions, numerics and bound are the same. Launched by
+// src/kernels/attention_decode.rs.
+#define DECODE_SCORES true
+#include "attention_decode.cuh"
+
+#define KERNEL(NAME, HEAD_DIM, CLUSTER)                                                                  \
+    DECODE_KERNEL_OF(KV_F32, attention_decode_f32_scores, NAME, HEAD_DIM, CLUSTER, HAS_CLUSTERS ? 3 : 2, \
+                     false, 1)
+#define KERNELS(CLUSTER)                  \
+    KERNEL(cluster##CLUSTER, 64, CLUSTER) \
+    KERNEL(cluster##CLUSTER, 128, CLUSTER)
+KERNELS(1)
+KERNELS(2)
+KERNELS(4)
+KERNELS(8)

@@ -1,0 +1,25 @@
+// Flash decoding with heads of 80, 96 and 256 dims over an f16 KV cache, and of 96 over Q8_0, with a sliding
+// window, soft capping, an attention temperature or attention sinks: the kernels of attention_decode_odd.cu
+// with what attention_decode_scores.cu adds. The headers there describe them; tiles, preconditions, numerics
+// and bound are the same. Launched by src/kernels/attention_decode.rs.
+#define DECODE_SCORES true
+#include "attention_decode.cuh"
+
+#define KERNELS(CLUSTER)                                                                          \
+    DECODE_KERNEL_OF(KV_F16, attention_decode_scores, cluster##CLUSTER, 80, CLUSTER, 4, false, 1) \
+    DECODE_KERNEL(KV_F16, attention_decode_scores, cluster##CLUSTER, 96, CLUSTER, 3, false)       \
+    DECODE_KERNEL_OF(KV_Q8_0, attention_decode_q8_0_scores, cluster##CLUSTER, 96, CLUSTER, 4, false, 1)
+KERNELS(1)
+KERNELS(2)
+KERNELS(4)
+KERNELS(8)
+#if __CUDA_ARCH__ >= 900
+#define KERNEL_256(NAME, CLUSTER, SINGLE_ROW) \
+    DECODE_KERNEL(KV_F16, attention_decode_scores, NAME, 256, CLUSTER, 3, SINGLE_ROW)
+KERNEL_256(single_row, 8, true)
+KERNEL_256(cluster1, 1, false)
+KERNEL_256(cluster2, 2, false)
+KERNEL_256(cluster4, 4, false)
+KERNEL_256(cluster8, 8, false)
+DECODE_MIXED_KERNEL(KV_F16, attention_decode_scores, 256, 3)
+#endif

@@ -1,0 +1,20 @@
+// Flash decoding over a Q8_0 KV cache with a sliding window, soft capping, an attention temperature or
+// attention sinks: the kernels of attention_decode_q8_0.cu with what attention_decode_scores.cu adds. The
+// headers there describe them; tiles, preconditions, numerics and bound are the same. Launched by
+// src/kernels/attention_decode.rs.
+#define DECODE_SCORES true
+#include "attention_decode.cuh"
+
+#define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW) \
+    DECODE_KERNEL(KV_Q8_0, attention_decode_q8_0_scores, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)
+KERNEL(single_row, 64, 8, 6, true)
+KERNEL(single_row, 128, 8, 4, true)
+#define KERNELS(CLUSTER)                            \
+    KERNEL(cluster##CLUSTER, 64, CLUSTER, 6, false) \
+    KERNEL(cluster##CLUSTER, 128, CLUSTER, 4, false)
+KERNELS(1)
+KERNELS(2)
+KERNELS(4)
+KERNELS(8)
+DECODE_MIXED_KERNEL(KV_Q8_0, attention_decode_q8_0_scores, 64, 6)
+DECODE_MIXED_KERNEL(KV_Q8_0, attention_decode_q8_0_scores, 128, 4)

@@ -1,0 +1,30 @@
+// Flash decoding with a sliding window, soft capping, an attention temperature or attention sinks
+// (attention_scores.cuh): the kernels of attention_decode.cu, whose header describes them, with SCORES. In a
+// file and with entries of their own, so that calls with a plain scale pay nothing for it; likewise
+// attention_decode_q8_0_scores.cu, attention_decode_f32_scores.cu and attention_decode_odd_scores.cu.
+// Launched by src/kernels/attention_decode.rs.
+//
+// Window: tiles keep their block and warp; each warp starts with its first tile that the row sees some of, so
+// the work is min(window, length) positions, and no page behind the window is looked up but for the one of
+// the first tile. Scores of positions in that tile that the row does not see are masked, and their values
+// are zeroed in shared memory.
+// Sinks: one more term of the sum, where O is divided by it. Capping: an exp2 and a division per score. The
+// temperature is part of the scale of a query.
+//
+// Preconditions, numerics, bound: as there. Capped scores have an absolute error of 1e-6 of the cap.
+#define DECODE_SCORES true
+#include "attention_decode.cuh"
+
+#define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW) \
+    DECODE_KERNEL(KV_F16, attention_decode_scores, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)
+KERNEL(single_row, 64, 8, 2, true)
+KERNEL(single_row, 128, 8, 2, true)
+#define KERNELS(CLUSTER)                            \
+    KERNEL(cluster##CLUSTER, 64, CLUSTER, 4, false) \
+    KERNEL(cluster##CLUSTER, 128, CLUSTER, HAS_CLUSTERS ? 3 : 2, false)
+KERNELS(1)
+KERNELS(2)
+KERNELS(4)
+KERNELS(8)
+DECODE_MIXED_KERNEL(KV_F16, attention_decode_scores, 64, 4)
+DECODE_MIXED_KERNEL(KV_F16, attention_decode_scores, 128, HAS_CLUSTERS ? 3 : 2)

@@ -1,0 +1,226 @@
+// Grouped GEMM by expert id, for prefill: y[pair, n] = x W[id(pair)]^T + bias with block-quantized weights,
+// on tensor cores in bf16. Launched by src/kernels/expert_gemm.rs.
+//
+// expert_sort: groups the pairs by expert (counting sort; one block of SORT_THREADS). `order` lists the pairs
+//   of expert 0, then of expert 1, ...; `tiles` has one entry per tile of up to TILE_M pairs of one expert:
+//   {expert, first in `order`, pairs}; entries past the last are empty. A pair whose id is out of range is
+//   reported and left out. The order of the pairs of an expert varies from run to run; results do not depend
+//   on it.
+// expert_gemm_<type>: tile TILE_M pairs x TILE_N rows of W, K step 64, 256 threads; grid ceil(n / TILE_N) x
+//   the most tiles that there can be. 8 warps as 2 x 4, each 32 x 32 by mma.m16n8k16. Both operands are
+//   converted to bf16 in registers and stored to shared memory with a pitch of 72; the next step is loaded
+//   while the current one is multiplied. Epilogue: bias, then the activation with a gate that was computed
+//   before, or the multiplication by the pair's routing weight.
+//
+// x [m, k] or [pairs, k] f32; W [n_experts, n, k] as in a GGUF file; y, gate [pairs, n] f32. k is a multiple
+// of the format's block. Numerics: bf16 operands, f32 sums. Bound by dequantization and tensor cores.
+#include "experts.cuh"
+#include "ptx/mma.cuh"
+#include "quant.cuh"
+
+constexpr u32 TILE_M = 64, TILE_N = 128, K_STEP = 64, PITCH = K_STEP + 8, THREADS = 256;
+constexpr u32 SORT_THREADS = 1024, MAX_EXPERTS = 1024;
+
+// Up to TILE_M pairs of an expert.
+struct ExpertTile {
+    u32 expert;
+    u32 first;
+    u32 pairs;
+    u32 unused;
+};
+
+// Mirrored by `ExpertSortArgs` in src/kernels/expert_gemm.rs.
+struct ExpertSortArgs {
+    const u32* ids;     // [pairs]
+    u32* order;         // [pairs]
+    ExpertTile* tiles;  // [max_tiles]
+    Fault* fault;
+    u32 pairs;
+    u32 top;
+    u32 n_experts;
+    u32 max_tiles;
+};
+
+// Mirrored by `ExpertGemmArgs` there.
+struct ExpertGemmArgs {
+    const float* x;
+    const u8* w;
+    const u32* ids;
+    const u32* order;
+    const ExpertTile* tiles;
+    const float* bias;     // [n_experts, n] or null
+    const float* gate;     // [pairs, n]: gate projections before the activation, or null
+    const float* weights;  // [pairs] routing weights, or null
+    float* out;            // [pairs, n]
+    GatedActivation activation;
+    u32 n;
+    u32 k;
+    u32 pairs_per_row_of_x;  // top, or 1 if every pair has a row of x
+    u32 aligned;             // the rows of `x` start at multiples of 16 bytes
+};
+#include "layout/expert_gemm.cuh"
+
+// Sums of the values before each thread's, over the block; `sums` has a value per thread.
+DEVICE u32 exclusive_scan(u32 value, u32* sums) {
+    const u32 at = threadIdx.x;
+    sums[at] = value;
+    __syncthreads();
+#pragma unroll 1
+    for (u32 step = 1; step < SORT_THREADS; step *= 2) {
+        const u32 other = at >= step ? sums[at - step] : 0;
+        __syncthreads();
+        sums[at] += other;
+        __syncthreads();
+    }
+    const u32 inclusive = sums[at];
+    __syncthreads();
+    return inclusive - value;
+}
+
+extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+    expert_sort(const __grid_constant__ ExpertSortArgs args) {
+    __shared__ u32 counts[MAX_EXPERTS], sums[SORT_THREADS];
+    pdl_begin();
+    const u32 expert = threadIdx.x;
+    counts[expert] = 0;
+    __syncthreads();
+    for (u32 pair = threadIdx.x; pair < args.pairs; pair += SORT_THREADS) {
+        const u32 id = args.ids[pair];
+        if (id < args.n_experts)
+            atomicAdd(&counts[id], 1u);
+        else
+            report(args.fault, FAULT_EXPERT, pair / args.top, id, args.n_experts);
+    }
+    __syncthreads();
+    // One thread per expert.
+    const u32 count = counts[expert], tiles = (count + TILE_M - 1) / TILE_M;
+    const u32 first = exclusive_scan(count, sums), first_tile = exclusive_scan(tiles, sums);
+    for (u32 i = 0; i < tiles; i++)
+        args.tiles[first_tile + i] = {expert, first + i * TILE_M, min(TILE_M, count - i * TILE_M), 0};
+    __shared__ u32 all_tiles;
+    if (expert == SORT_THREADS - 1) all_tiles = first_tile + tiles;
+    // The next free place of each expert.
+    counts[expert] = first;
+    __syncthreads();
+    for (u32 tile = all_tiles + threadIdx.x; tile < args.max_tiles; tile += SORT_THREADS)
+        args.tiles[tile] = {0, 0, 0, 0};
+    for (u32 pair = threadIdx.x; pair < args.pairs; pair += SORT_THREADS) {
+        const u32 id = args.ids[pair];
+        if (id < args.n_experts) args.order[atomicAdd(&counts[id], 1u)] = pair;
+    }
+}
+
+DEVICE uint4 pack8(const float (&v)[8]) {
+    return make_uint4(pack_bf16x2(v[0], v[1]), pack_bf16x2(v[2], v[3]), pack_bf16x2(v[4], v[5]),
+                      pack_bf16x2(v[6], v[7]));
+}
+
+template <typename W>
+DEVICE void expert_gemm(const ExpertGemmArgs& args) {
+    __shared__ __align__(16) u16 xs[TILE_M][PITCH], ws[TILE_N][PITCH];
+    __shared__ u32 pairs[TILE_M];
+    pdl_begin();
+    const ExpertTile tile = args.tiles[blockIdx.y];
+    if (tile.pairs == 0) return;
+    const u32 column0 = blockIdx.x * TILE_N, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    // Rows past the last repeat it; their results are not stored.
+    if (thread < TILE_M) pairs[thread] = args.order[tile.first + min(thread, tile.pairs - 1)];
+    __syncthreads();
+    // A thread loads two chunks of 8 columns of x and four of W: chunk thread % 8 of rows thread / 8 + 32 i.
+    const u32 chunk = thread % 8 * 8, load_row = thread / 8;
+    const float* x[2];
+    const u8* w[4];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        x[i] = args.x + (u64)(pairs[load_row + 32 * i] / args.pairs_per_row_of_x) * args.k;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const u32 column = min(column0 + load_row + 32 * i, args.n - 1);
+        w[i] = args.w + ((u64)tile.expert * args.n + column) * row_bytes<W>(args.k);
+    }
+    uint4 x8[2], w8[4];
+    auto load = [&](u32 k0) {
+        float v[8];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            load_row8(x[i], k0 + chunk, args.k, args.aligned, v);
+            x8[i] = pack8(v);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            dequantize_row8<W>(w[i], k0 + chunk, args.k, v);
+            w8[i] = pack8(v);
+        }
+    };
+    // The warp's part of the tile: 32 pairs and 32 columns.
+    const u32 top = warp / 4 * 32, left = warp % 4 * 32;
+    float sums[2][4][4] = {};
+    load(0);
+    for (u32 k0 = 0; k0 < args.k; k0 += K_STEP) {
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < 2; i++) *(uint4*)&xs[load_row + 32 * i][chunk] = x8[i];
+#pragma unroll
+        for (int i = 0; i < 4; i++) *(uint4*)&ws[load_row + 32 * i][chunk] = w8[i];
+        __syncthreads();
+        if (k0 + K_STEP < args.k) load(k0 + K_STEP);
+#pragma unroll
+        for (int k = 0; k < (int)K_STEP; k += 16) {
+            u32 a[2][4], b[2][4];
+            // Lane l addresses row l % 16 and columns 8 (l / 16) of a 16 x 16 part: the four 8 x 8 matrices
+            // of A, and of two B fragments, whose second and third matrix change places.
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                ldmatrix_x4(a[i], shared_address(&xs[top + 16 * i + lane % 16][k + lane / 16 * 8]));
+                ldmatrix_x4(b[i], shared_address(&ws[left + 16 * i + lane % 16][k + lane / 16 * 8]));
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    mma_m16n8k16_bf16(sums[i][j], a[i], b[j / 2][j % 2], b[j / 2][2 + j % 2]);
+        }
+    }
+    // Lane 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1 of each 16 x 8 part.
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const u32 row = top + 16 * i + lane / 4 + 8 * half;
+            if (row >= tile.pairs) continue;
+            const u32 pair = pairs[row];
+            const float weight = args.weights ? args.weights[pair] : 1.0f;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    const u32 column = column0 + left + 8 * j + lane % 4 * 2 + c;
+                    if (column >= args.n) continue;
+                    const u64 at = (u64)pair * args.n + column;
+                    float value = sums[i][j][2 * half + c];
+                    if (args.bias) value += args.bias[(u64)tile.expert * args.n + column];
+                    if (args.gate) value = args.activation(args.gate[at], value);
+                    args.out[at] = value * weight;
+                }
+        }
+}
+
+#define KERNEL(W, name)                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)              \
+        expert_gemm_##name(const __grid_constant__ ExpertGemmArgs args) { \
+        expert_gemm<W>(args);                                             \
+    }
+KERNEL(Q4_0, q4_0)
+KERNEL(Q4_1, q4_1)
+KERNEL(Q5_0, q5_0)
+KERNEL(Q5_1, q5_1)
+KERNEL(Q8_0, q8_0)
+KERNEL(Q2_K, q2_k)
+KERNEL(Q3_K, q3_k)
+KERNEL(Q4_K, q4_k)
+KERNEL(Q5_K, q5_k)
+KERNEL(Q6_K, q6_k)
+KERNEL(Q8_K, q8_k)
+KERNEL(MXFP4, mxfp4)
+KERNEL(IQ4_NL, iq4_nl)
+KERNEL(IQ4_XS, iq4_xs)

@@ -1,0 +1,43 @@
+// The layout of the structs and constants that src/kernels/expert_gemm.rs shares with
+// expert_gemm.cu.
+// Written by FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib kernel_layout
+#pragma once
+#include "layout/assert.cuh"
+
+ASSERT_CONSTANT(TILE_M, 64);
+ASSERT_CONSTANT(TILE_N, 128);
+ASSERT_CONSTANT(THREADS, 256);
+ASSERT_CONSTANT(SORT_THREADS, 1024);
+ASSERT_CONSTANT(MAX_EXPERTS, 1024);
+
+ASSERT_STRUCT(ExpertTile, 16);
+ASSERT_FIELD(ExpertTile, expert, u32, 0, 4);
+ASSERT_FIELD(ExpertTile, first, u32, 4, 4);
+ASSERT_FIELD(ExpertTile, pairs, u32, 8, 4);
+ASSERT_FIELD(ExpertTile, unused, u32, 12, 4);
+
+ASSERT_STRUCT(ExpertSortArgs, 48);
+ASSERT_POINTER(ExpertSortArgs, ids, 0, 8);
+ASSERT_POINTER(ExpertSortArgs, order, 8, 8);
+ASSERT_POINTER(ExpertSortArgs, tiles, 16, 8);
+ASSERT_POINTER(ExpertSortArgs, fault, 24, 8);
+ASSERT_FIELD(ExpertSortArgs, pairs, u32, 32, 4);
+ASSERT_FIELD(ExpertSortArgs, top, u32, 36, 4);
+ASSERT_FIELD(ExpertSortArgs, n_experts, u32, 40, 4);
+ASSERT_FIELD(ExpertSortArgs, max_tiles, u32, 44, 4);
+
+ASSERT_STRUCT(ExpertGemmArgs, 104);
+ASSERT_POINTER(ExpertGemmArgs, x, 0, 8);
+ASSERT_POINTER(ExpertGemmArgs, w, 8, 8);
+ASSERT_POINTER(ExpertGemmArgs, ids, 16, 8);
+ASSERT_POINTER(ExpertGemmArgs, order, 24, 8);
+ASSERT_POINTER(ExpertGemmArgs, tiles, 32, 8);
+ASSERT_POINTER(ExpertGemmArgs, bias, 40, 8);
+ASSERT_POINTER(ExpertGemmArgs, gate, 48, 8);
+ASSERT_POINTER(ExpertGemmArgs, weights, 56, 8);
+ASSERT_POINTER(ExpertGemmArgs, out, 64, 8);
+ASSERT_FIELD(ExpertGemmArgs, activation, GatedActivation, 72, 16);
+ASSERT_FIELD(ExpertGemmArgs, n, u32, 88, 4);
+ASSERT_FIELD(ExpertGemmArgs, k, u32, 92, 4);
+ASSERT_FIELD(ExpertGemmArgs, pairs_per_row_of_x, u32, 96, 4);
+ASSERT_FIELD(ExpertGemmArgs, aligned, u32, 100, 4);

@@ -1,0 +1,129 @@
+//! Launches of the grouped GEMM by expert id (`expert_gemm.cu`): pairs are sorted by expert, then each
+//! projection is one launch over tiles of pairs of one expert. The number of launches does not depend on the
+//! routing.
+
+use fulmen_core::DType;
+
+use super::experts::{GatedActivation, PairProjection};
+use super::{Launched, type_name, wide};
+use crate::layout::{DevicePtr, kernel_args};
+use crate::queue::{Launch, Queue};
+
+/// Pairs and columns of a tile.
+const TILE_M: u32 = 64;
+const TILE_N: u32 = 128;
+const THREADS: u32 = 256;
+const SORT_THREADS: u32 = 1024;
+const MAX_EXPERTS: u32 = fulmen_core::MAX_EXPERTS;
+
+// The sort has one thread per expert.
+const _: () = assert!(MAX_EXPERTS <= SORT_THREADS);
+
+kernel_args! {
+    file: "expert_gemm.cu";
+    constants: [TILE_M, TILE_N, THREADS, SORT_THREADS, MAX_EXPERTS];
+
+    struct ExpertTile {
+        expert: u32,
+        first: u32,
+        pairs: u32,
+        unused: u32,
+    }
+
+    struct ExpertSortArgs {
+        ids: DevicePtr,
+        order: DevicePtr,
+        tiles: DevicePtr,
+        fault: DevicePtr,
+        pairs: u32,
+        top: u32,
+        n_experts: u32,
+        max_tiles: u32,
+    }
+
+    struct ExpertGemmArgs {
+        x: DevicePtr,
+        w: DevicePtr,
+        ids: DevicePtr,
+        order: DevicePtr,
+        tiles: DevicePtr,
+        bias: DevicePtr,
+        gate: DevicePtr,
+        weights: DevicePtr,
+        out: DevicePtr,
+        activation: GatedActivation,
+        n: u32,
+        k: u32,
+        pairs_per_row_of_x: u32,
+        aligned: u32,
+    }
+}
+
+/// Whether there is a kernel for weights of this type: bf16 is precise enough for quantized ones.
+pub(super) fn takes(dtype: DType) -> bool {
+    dtype.is_quantized()
+}
+
+/// Tiles of the worst routing.
+fn max_tiles(pairs: usize, n_experts: u32) -> usize {
+    pairs / TILE_M as usize + pairs.min(n_experts as usize)
+}
+
+/// Bytes of sorted pairs and tiles.
+pub(super) fn group_bytes(pairs: usize, n_experts: u32) -> usize {
+    (pairs * 4).next_multiple_of(256) + max_tiles(pairs, n_experts) * size_of::<ExpertTile>()
+}
+
+/// The projections of one call, which have the same pairs. `scratch` has [`group_bytes`].
+pub(super) fn launch(queue: &mut Queue, projections: &[PairProjection], scratch: u64) -> Launched {
+    let Some(&PairProjection { ids, m, top, n_experts, .. }) = projections.first() else { return Ok(0) };
+    let pairs = m.saturating_mul(top);
+    let tiles = scratch + (pairs as u64 * 4).next_multiple_of(256);
+    let max_tiles = queue.rows("expert_gemm", max_tiles(pairs as usize, n_experts) as u64)?;
+    let fault = queue.fault();
+    let sort = ExpertSortArgs { ids, order: scratch, tiles, fault, pairs, top, n_experts, max_tiles };
+    queue.launch(&Launch::new("expert_gemm", "expert_sort", 1, SORT_THREADS), &sort)?;
+    for projection in projections {
+        let &PairProjection { x, x_by_pair, weight, bias, out, k, .. } = projection;
+        let (n, (gate, weights, activation)) = (projection.n(), projection.epilogue());
+        let args = ExpertGemmArgs {
+            x,
+            w: weight.ptr,
+            ids,
+            order: scratch,
+            tiles,
+            bias: bias.unwrap_or(0),
+            gate,
+            weights,
+            out,
+            activation,
+            n,
+            k,
+            pairs_per_row_of_x: if x_by_pair { 1 } else { top },
+            aligned: if k.is_multiple_of(4) { wide(&[x]) } else { 0 },
+        };
+        let entry = format!("expert_gemm_{}", type_name(weight.dtype));
+        let blocks = queue.blocks(&entry, n.div_ceil(TILE_N).into())?;
+        queue.launch(&Launch::new("expert_gemm", &entry, blocks, THREADS).rows(max_tiles), &args)?;
+    }
+    Ok(1 + projections.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_tiles_for_every_routing() {
+        let tile = TILE_M as usize;
+        for (pairs, n_experts) in [(1, 1), (1, 8), (8, 128), (64, 2), (65, 2), (4096, 128), (16_384, 128)] {
+            let experts = n_experts as usize;
+            // All pairs have one expert, or every other expert has a last tile of one pair.
+            let last = pairs.min(experts) - 1;
+            let worst = (pairs - last).div_ceil(tile) + last;
+            for tiles in [usize::div_ceil(pairs, tile), worst] {
+                assert!(tiles <= max_tiles(pairs, n_experts), "{pairs} {n_experts}");
+            }
+        }
+    }
+}

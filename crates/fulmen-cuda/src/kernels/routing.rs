@@ -1,0 +1,44 @@
+//! How the experts of a row are chosen and weighed (`routing.cuh`).
+
+use fulmen_core::{RouteCall, RouterScores};
+
+use crate::layout::{DevicePtr, kernel_args};
+
+const SOFTMAX: u32 = 0;
+const SIGMOID: u32 = 1;
+const SELECTED_SOFTMAX: u32 = 2;
+
+kernel_args! {
+    file: "routing.cuh";
+    constants: [SOFTMAX, SIGMOID, SELECTED_SOFTMAX];
+
+    #[derive(Debug)]
+    pub(super) struct RouteRule {
+        bias: DevicePtr,
+        n_experts: u32,
+        top: u32,
+        scores: u32,
+        renormalize: u32,
+        scale: f32,
+        unused: u32,
+    }
+}
+
+impl RouteRule {
+    pub(super) fn new(call: &RouteCall) -> RouteRule {
+        let route = call.route;
+        RouteRule {
+            bias: call.bias.unwrap_or(0),
+            n_experts: call.n_experts,
+            top: route.top,
+            scores: match route.scores {
+                RouterScores::Softmax => SOFTMAX,
+                RouterScores::Sigmoid => SIGMOID,
+                RouterScores::SelectedSoftmax => SELECTED_SOFTMAX,
+            },
+            renormalize: route.renormalize.into(),
+            scale: route.scale,
+            unused: 0,
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Logits of every token, not just the last one.
+
+use std::sync::atomic::Ordering;
+
+use fulmen_model::ModelError;
+use fulmen_model::arch::Results;
+
+use super::session::Session;
+
+/// Limit for the logits of one chunk: those of 512 tokens with a large vocabulary would take 300 MiB.
+const MAX_LOGIT_BYTES: usize = 128 << 20;
+
+impl Session {
+    /// Appends tokens and returns the logits after each of them, starting at index `first`, chunk by chunk:
+    /// `rows` is called with the index in `tokens` of the chunk's first token and the logits of the chunk,
+    /// row by row. Chunks have the session's chunk size, or less if their logits would take more than 128
+    /// MiB.
+    pub fn logits_of_each(
+        &mut self,
+        sequence: u32,
+        tokens: &[u32],
+        first: usize,
+        mut rows: impl FnMut(usize, &[f32]),
+    ) -> Result<(), ModelError> {
+        self.with_appended(sequence, tokens, |session| {
+            session.rows = None;
+            let at = sequence as usize;
+            let end = session.sequences[at].tokens.len();
+            let base = end - tokens.len();
+            // Earlier tokens are fed without results; so is a pending token drawn before this call.
+            let start = base.saturating_add(first).min(end);
+            let chunk = session.options.chunk as usize;
+            let row_bytes = 4 * session.shared.config.vocabulary as usize;
+            let chunk_with_rows = chunk.min(MAX_LOGIT_BYTES / row_bytes.max(1)).max(1);
+            while session.sequences[at].fed < end {
+                if session.cancel.load(Ordering::Relaxed) {
+                    return Err(ModelError::Cancelled);
+                }
+                let fed = session.sequences[at].fed;
+                if fed < start {
+                    session.run_chunk(sequence, start.min(fed + chunk), None)?;
+                } else {
+                    let to = end.min(fed + chunk_with_rows);
+                    let logits = session.run_chunk(sequence, to, Some((Results::Logits, 0)))?;
+                    rows(fed - base, &logits);
+                }
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,66 @@
+//! The rows of a step as the arrays that a program reads.
+
+use fulmen_core::sampling::{Penalties, SampleState};
+use fulmen_core::{KV_PAGE, PrefillChunk, attention_work};
+use fulmen_model::ModelError;
+
+use super::programs::ProgramKey;
+use super::row_block::RowArrays;
+use super::sampling::SlotSampling;
+use crate::step::{NO_SLOT, StepPlan};
+
+/// The arrays of a step for a program of `key`. The slot behind the `slots` of sequences is that of inactive
+/// rows.
+pub(super) fn row_arrays(
+    plan: &StepPlan,
+    key: ProgramKey,
+    slots: u32,
+    sampling: &[SlotSampling],
+) -> Result<RowArrays, ModelError> {
+    // Inactive rows are those of a slot of their own. They are in no chunk, so that attention leaves them
+    // out; in a step without chunks they are like decode rows.
+    let rows = || (0..).zip(&plan.rows.slots);
+    let place = |(row, &slot): (u32, &u32)| match slot {
+        NO_SLOT => (row.wrapping_sub(plan.rows.active) % KV_PAGE, slots),
+        slot => (plan.rows.positions[row as usize], slot),
+    };
+    let mut arrays = RowArrays {
+        positions: rows().map(|row| place(row).0).collect(),
+        slots: rows().map(|row| place(row).1).collect(),
+        work: work_list(plan, key.chunks)?,
+        ..RowArrays::default()
+    };
+    let outputs = plan.logits.iter().filter_map(|logits| Some((plan.rows.get(logits.row)?, logits.row)));
+    for (row, number) in outputs {
+        let sampling = &sampling[row.slot as usize];
+        arrays.output_rows.push(number);
+        arrays.output_positions.push(row.position);
+        arrays.output_slots.push(row.slot);
+        arrays.sampling.push(sampling.state(row.position));
+        arrays.penalties.push(sampling.penalties());
+    }
+    // A program of an earlier stage has none.
+    let outputs = key.outputs as usize;
+    arrays.output_rows.resize(outputs, 0);
+    arrays.output_positions.resize(outputs, 0);
+    arrays.output_slots.resize(outputs, slots);
+    arrays.sampling.resize(outputs, SampleState::greedy());
+    arrays.penalties.resize(outputs, Penalties::NONE);
+    Ok(arrays)
+}
+
+/// Which rows decode and which are prefill chunks, for a program of up to `max_chunks` of them.
+fn work_list(plan: &StepPlan, max_chunks: u32) -> Result<Vec<u32>, ModelError> {
+    let chunk = |chunk: &crate::step::PrefillChunk| PrefillChunk {
+        first_row: chunk.rows.start,
+        rows: chunk.rows.end.saturating_sub(chunk.rows.start),
+        sequence: chunk.slot,
+        first_position: chunk.position,
+    };
+    let chunks: Vec<PrefillChunk> = plan.chunks.iter().map(chunk).collect();
+    attention_work(plan.decode_rows, &chunks, max_chunks).map_err(|problem| ModelError::Option {
+        what: "the prefill chunks of a step",
+        expected: format!("at most {max_chunks} in order"),
+        found: problem.to_string(),
+    })
+}

@@ -1,0 +1,279 @@
+//! The part of an engine's device that lies on one device of the model: the KV pages of its layers, a page
+//! table, and the programs that run them.
+//!
+//! All stages have the same page numbers and the same page table; each has its own pool. The first one needs
+//! the history, to embed tokens, and so does the last one, which draws them.
+
+use fulmen_core::sampling::NO_TOKEN;
+use fulmen_core::{Backend, BackendError, NO_PAGE, pages_of};
+use fulmen_model::ModelError;
+use fulmen_model::arch::{GraphSpec, Stage, names};
+
+use super::logit_edits::{EditBuffers, RowEdits};
+use super::options::{EngineOptions, pool};
+use super::programs::{Compiled, ProgramKey, ProgramModes, Programs};
+use super::row_block::RowArrays;
+use super::transfers::{HostPages, LayerPool};
+use crate::Model;
+use crate::step::{Prologue, TableEdit};
+
+/// A token that was drawn for a slot, and the position that it has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DrawnToken {
+    pub(super) slot: u32,
+    pub(super) position: u32,
+    pub(super) token: u32,
+}
+
+/// Sizes that all stages share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StageSizes {
+    /// Slots of sequences. One more is that of inactive rows.
+    pub(super) slots: u32,
+    pub(super) context: u32,
+    pub(super) vocabulary: u32,
+    pub(super) max_rows: u32,
+    pub(super) host_pages: u32,
+}
+
+/// What a stage is to run.
+pub(super) struct StageRun<'a> {
+    pub(super) key: ProgramKey,
+    /// The hidden states of the stage before, if there is one.
+    pub(super) hidden: Option<&'a [u8]>,
+    /// Logit biases and token masks, for the last stage.
+    pub(super) edits: Option<Vec<RowEdits>>,
+}
+
+/// The memory and the programs of a stage.
+pub(super) struct DeviceStage {
+    /// Its place in the model's placement.
+    number: usize,
+    sizes: StageSizes,
+    allocations: Vec<u64>,
+    layers: Vec<LayerPool>,
+    history: u64,
+    table: u64,
+    /// The page table as the device has it, and its columns.
+    pages: Vec<u32>,
+    columns: usize,
+    host: HostPages,
+    edits: EditBuffers,
+    programs: Programs,
+    /// Transfers of a failed launch that have run, so that the next launch, which gets them again, leaves
+    /// them out.
+    transferred: usize,
+}
+
+impl DeviceStage {
+    /// Without memory: see [`allocate`](DeviceStage::allocate).
+    pub(super) fn new(
+        model: &Model,
+        number: usize,
+        spec: GraphSpec,
+        sizes: StageSizes,
+        modes: ProgramModes,
+    ) -> DeviceStage {
+        let stage = model.placement().stages()[number];
+        let weights = model.stage_weights(number).clone();
+        let columns = pages_of(sizes.context) as usize;
+        DeviceStage {
+            number,
+            sizes,
+            allocations: Vec::new(),
+            layers: Vec::new(),
+            history: 0,
+            table: 0,
+            pages: vec![NO_PAGE; (sizes.slots as usize + 1) * columns],
+            columns,
+            host: HostPages::new(sizes.host_pages),
+            edits: EditBuffers::default(),
+            programs: Programs::new((stage, spec), weights, (0, 0), (0, 0), modes),
+            transferred: 0,
+        }
+    }
+
+    /// Allocates everything. What was allocated before a failure is freed by
+    /// [`release`](DeviceStage::release).
+    pub(super) fn allocate(
+        &mut self,
+        model: &Model,
+        spec: &GraphSpec,
+        options: &EngineOptions,
+    ) -> Result<(), ModelError> {
+        let (stage, sizes) = (self.stage(), self.sizes);
+        let layouts = pool(model.rank_config(), options.cache, stage)?.layers;
+        let max_outputs = sizes.slots.min(sizes.max_rows);
+        let plan = |spec: &GraphSpec| model.plan(spec);
+        let (arena, rows) = Programs::memory(plan, (stage, spec), sizes.max_rows, max_outputs)?;
+        let edits = EditBuffers::bytes(max_outputs.next_power_of_two(), sizes.vocabulary);
+        let mut bindings = model.stage_weights(self.number).clone();
+        let inactive = self.pages.len() - self.columns;
+        self.pages[inactive] = spec.pages - 1;
+        model.with_stage(self.number, |device| {
+            let mut alloc = |device: &mut dyn Backend, bytes: usize| {
+                let ptr = device.alloc(bytes.max(1))?;
+                self.allocations.push(ptr);
+                Ok::<u64, BackendError>(ptr)
+            };
+            for (number, layout) in model.config().cached_layers(stage).zip(layouts) {
+                let bytes = layout.bytes().saturating_mul(spec.pages as usize);
+                let (k, v) = (alloc(device, bytes)?, alloc(device, bytes)?);
+                let name = names::cache(number);
+                bindings.set(&format!("{name}.k"), k);
+                bindings.set(&format!("{name}.v"), v);
+                self.layers.push(LayerPool { k, v, layout });
+            }
+            for (name, values) in model.config().recurrent_states(stage) {
+                let bytes = 4 * values as usize * spec.sequences as usize;
+                bindings.set(&name, alloc(device, bytes)?);
+            }
+            self.table = alloc(device, 4 * self.pages.len())?;
+            let line = 4 * sizes.context as usize;
+            if stage.is_first() || stage.is_last() {
+                self.history = alloc(device, line * spec.sequences as usize)?;
+                // Inactive rows embed token 0.
+                device.write(self.history + (line * sizes.slots as usize) as u64, &vec![0; line])?;
+                bindings.set(names::HISTORY, self.history);
+            }
+            let (arena, rows) = ((alloc(device, arena)?, arena), (alloc(device, rows)?, rows));
+            if stage.is_last() {
+                let [edits, masks] = edits;
+                let buffers = [alloc(device, edits)?, alloc(device, masks)?];
+                self.edits = EditBuffers::new(buffers, sizes.vocabulary);
+                self.edits.bind(&mut bindings);
+            }
+            device.write(self.table, bytemuck::cast_slice(&self.pages))?;
+            bindings.set(names::PAGES, self.table);
+            self.programs = Programs::new((stage, *spec), bindings, arena, rows, self.programs.modes());
+            Ok(())
+        })
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        self.programs.stage()
+    }
+
+    pub(super) fn modes(&self) -> ProgramModes {
+        self.programs.modes()
+    }
+
+    /// Bytes of the KV pages of its layers.
+    pub(super) fn cache_bytes(&self) -> u64 {
+        let layers = self.layers.iter().map(|layer| 2 * layer.layout.bytes() as u64);
+        layers.sum::<u64>() * u64::from(self.programs.pages())
+    }
+
+    /// Makes the program of a step: what needs memory.
+    pub(super) fn make(&mut self, model: &Model, key: ProgramKey) -> Result<(), ModelError> {
+        let key = self.programs.key(key);
+        model.with_stage(self.number, |device| self.programs.make(model, device, key))
+    }
+
+    /// Adds drawn tokens to the history of a stage that has not drawn them. A row that drew none has failed:
+    /// what it would embed next does not matter, but must be a token, also for the penalties of the last
+    /// stage.
+    pub(super) fn append(&self, model: &Model, drawn: &[DrawnToken]) -> Result<(), BackendError> {
+        let (first, last) = (self.stage().is_first(), self.stage().is_last());
+        let wanted = |drawn: &&DrawnToken| first || last && drawn.token == NO_TOKEN;
+        model.with_stage(self.number, |device| {
+            for &DrawnToken { slot, position, token } in drawn.iter().filter(wanted) {
+                let at = u64::from(slot) * u64::from(self.sizes.context) + u64::from(position);
+                let token = if token == NO_TOKEN { 0 } else { token };
+                device.write(self.history + 4 * at, &token.to_le_bytes())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs what precedes the rows of a step.
+    pub(super) fn run_prologue(&mut self, model: &Model, prologue: &Prologue) -> Result<(), BackendError> {
+        model.with_stage(self.number, |device| {
+            for &transfer in prologue.transfers.iter().skip(self.transferred) {
+                self.host.run(device, &self.layers, transfer)?;
+                self.transferred += 1;
+            }
+            if self.history != 0 {
+                for setup in &prologue.slots {
+                    let line = u64::from(setup.slot) * u64::from(self.sizes.context);
+                    device.write(self.history + 4 * line, bytemuck::cast_slice(&setup.history))?;
+                }
+            }
+            self.edit_table(device, &prologue.table)
+        })
+    }
+
+    /// Changes page tables: one write from the first to the last change of each slot.
+    fn edit_table(&mut self, device: &mut dyn Backend, edits: &[TableEdit]) -> Result<(), BackendError> {
+        let mut changed: Vec<usize> = Vec::with_capacity(edits.len());
+        for edit in edits {
+            let (column, value) = (edit.index as usize, edit.slot);
+            if edit.slot >= self.sizes.slots || column >= self.columns {
+                let limit = self.sizes.slots;
+                return Err(BackendError::Index { what: "the slot of a page", row: column, value, limit });
+            }
+            let at = edit.slot as usize * self.columns + column;
+            self.pages[at] = edit.page.0;
+            changed.push(at);
+        }
+        changed.sort_unstable();
+        for run in changed.chunk_by(|a, b| a / self.columns == b / self.columns) {
+            let (Some(&first), Some(&last)) = (run.first(), run.last()) else { continue };
+            let words = &self.pages[first..=last];
+            device.write(self.table + 4 * first as u64, bytemuck::cast_slice(words))?;
+        }
+        Ok(())
+    }
+
+    /// Runs the program of a step. `arrays` gives the rows for a program, and `then` starts to read results.
+    pub(super) fn run<T>(
+        &mut self,
+        model: &Model,
+        StageRun { key, hidden, edits }: StageRun<'_>,
+        arrays: impl FnOnce(ProgramKey) -> Result<RowArrays, ModelError>,
+        then: impl FnOnce(&mut dyn Backend, &Compiled) -> Result<T, BackendError>,
+    ) -> Result<T, ModelError> {
+        let key = self.programs.key(key);
+        let arrays = arrays(key)?;
+        model.with_stage(self.number, |device| {
+            let rows = self.programs.rows_ptr();
+            let compiled = self.programs.made(key)?;
+            device.write(rows, &compiled.block.pack(&arrays))?;
+            if let Some(hidden) = hidden {
+                device.write(compiled.stage_input, hidden)?;
+            }
+            if let Some(mut edits) = edits {
+                edits.resize(key.outputs as usize, RowEdits::default());
+                self.edits.write(device, &edits)?;
+            }
+            compiled.run(device)?;
+            Ok(then(device, compiled)?)
+        })
+    }
+
+    /// The address of the page table.
+    pub(super) fn table(&self) -> u64 {
+        self.table
+    }
+
+    /// The step was launched with its prologue.
+    pub(super) fn launched(&mut self) {
+        self.transferred = 0;
+    }
+
+    /// Takes pages that have arrived on the host.
+    pub(super) fn settle(&mut self) -> Result<(), BackendError> {
+        self.host.settle()
+    }
+
+    /// Frees everything.
+    pub(super) fn release(&mut self, model: &Model) {
+        model.with_stage(self.number, |device| {
+            self.programs.release(device);
+            for ptr in self.allocations.drain(..) {
+                // There is no caller to report an error to.
+                let _ = device.free(ptr);
+            }
+        });
+    }
+}

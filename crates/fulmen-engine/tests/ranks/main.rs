@@ -1,0 +1,98 @@
+//! Tensor parallelism: ranks of a model give the logits and the tokens of one device, whatever fails ends
+//! with an error that names the rank, and nothing is left behind.
+
+mod engine;
+mod faults;
+mod on_devices;
+mod refused;
+#[path = "../model/scenario.rs"]
+mod scenario;
+mod sessions;
+#[path = "../tiny/mod.rs"]
+mod tiny;
+
+use std::sync::Arc;
+
+use fulmen_core::DType;
+use fulmen_cpu::CpuDispatcher;
+use fulmen_engine::{Device, LoadOptions, Model, Session, SessionOptions, TensorParallel};
+use tiny::{GPT_OSS, LLAMA, QWEN2, QWEN3, QWEN3_MOE, Tiny, TinyShape};
+
+/// Shapes whose heads, layers and vocabularies divide by 2, 3 and 4; KV heads that divide, and fewer than
+/// there are ranks.
+const DIVISIBLE: [TinyShape; 7] = [
+    TinyShape { heads: 12, kv_heads: 12, vocabulary: 120, ..LLAMA },
+    TinyShape { heads: 12, kv_heads: 1, ..LLAMA },
+    TinyShape { heads: 12, kv_heads: 12, vocabulary: 120, ..QWEN2 },
+    TinyShape { heads: 12, kv_heads: 12, ..QWEN3 },
+    TinyShape { heads: 12, kv_heads: 1, vocabulary: 120, tied: false, ..QWEN3 },
+    TinyShape { heads: 12, kv_heads: 12, vocabulary: 120, ..QWEN3_MOE },
+    TinyShape { heads: 12, kv_heads: 12, vocabulary: 120, ..GPT_OSS },
+];
+
+const SESSION: SessionOptions =
+    SessionOptions { context: 200, sequences: 3, cache: DType::F32, chunk: 7, eager: false };
+
+fn cpu() -> Device {
+    Box::new(CpuDispatcher::with_threads(1))
+}
+
+fn options() -> LoadOptions<'static> {
+    LoadOptions { session: SESSION, ..LoadOptions::default() }
+}
+
+fn whole(tiny: &Tiny) -> Model {
+    Model::from_source(Arc::new(tiny.clone()), cpu(), options()).unwrap()
+}
+
+fn on_ranks(tiny: &Tiny, ranks: usize) -> Model {
+    let devices = (0..ranks).map(|_| cpu()).collect();
+    Model::from_source_sharded(Arc::new(tiny.clone()), TensorParallel::new(devices), options()).unwrap()
+}
+
+/// All logits of a prefill in several chunks, and of tokens that are fed one by one across a page border.
+fn logits(model: &Model) -> Vec<f32> {
+    let mut session = model.session().unwrap();
+    let prompt: Vec<u32> = (0..19).map(|i| (i * 37 + 5) % 101).collect();
+    let mut all = Vec::new();
+    session.logits_of_each(1, &prompt, 0, |_, rows| all.extend_from_slice(rows)).unwrap();
+    for token in [3, 99, 0] {
+        all.extend(session.logits(1, &[token]).unwrap());
+    }
+    all.extend(session.hidden(2, &prompt).unwrap());
+    // Pages have 128 positions.
+    let long: Vec<u32> = (0..127).map(|i| (i * 13 + 1) % 101).collect();
+    session.feed(0, &long).unwrap();
+    for token in [7, 8, 9] {
+        all.extend(session.logits(0, &[token]).unwrap());
+    }
+    all
+}
+
+fn nmse(found: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let pairs = found.iter().zip(expected).map(|(&a, &b)| (f64::from(a), f64::from(b)));
+    let error: f64 = pairs.clone().map(|(a, b)| (a - b).powi(2)).sum();
+    error / pairs.map(|(_, b)| b * b).sum::<f64>()
+}
+
+/// Batches, sampling, penalties, masks, a reused prefix and single steps beside many at once.
+fn story(session: &mut Session) -> Vec<Vec<u32>> {
+    use fulmen_core::sampling::TokenMask;
+    use fulmen_engine::Sampling;
+    let warm = Sampling { temperature: 0.9, top_k: 20, seed: 5, repeat_penalty: 1.3, ..Sampling::GREEDY };
+    session.set_sampling(1, warm).unwrap();
+    session.feed(0, &[1, 2, 3, 4, 5, 6, 7, 8, 9]).unwrap();
+    session.feed(1, &[10, 20]).unwrap();
+    session.feed(2, &[30]).unwrap();
+    let mut found = session.decode(&[0, 1, 2], 6).unwrap();
+    found.extend(session.decode(&[2, 0], 1).unwrap());
+    found.extend(session.decode(&[2, 0], 4).unwrap());
+    session.truncate(0, 5).unwrap();
+    found.push(vec![session.draw(0, &[40, 41, 42]).unwrap()]);
+    found.extend(session.decode(&[0], 3).unwrap());
+    session.set_mask(2, Some(TokenMask(Arc::from(vec![0x0000_0f00; 4])))).unwrap();
+    found.extend(session.decode(&[2, 1], 5).unwrap());
+    found.extend((0..3).map(|sequence| session.tokens(sequence).unwrap().to_vec()));
+    found
+}

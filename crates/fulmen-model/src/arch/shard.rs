@@ -1,0 +1,342 @@
+//! Tensor parallelism: which part of each weight a rank has, and the collectives of its graph.
+//!
+//! ```text
+//!              column-parallel              row-parallel
+//!  x ─┬─► Q, K, V of some heads ─► attention ─► output ─┐
+//!     │   (rank 0: heads 0–3, rank 1: heads 4–7, …)     ├─► all-reduce ─► + residual ─► …
+//!     └─► the same on the other ranks ──────────────────┘
+//! ```
+//!
+//! A column-parallel weight is divided by its rows, the columns of its result; the row-parallel weight behind
+//! it by its columns, so that each rank has a part of every sum. An all-reduce adds the parts. The bias of a
+//! row-parallel weight is added by rank 0; the others have zeros. Where there are fewer KV heads than ranks,
+//! several ranks have the same KV head. The output matrix is divided by the vocabulary if that divides, and
+//! an all-gather gives every rank all logits: each draws the same token. Everything else, the embedding
+//! included, is on every rank.
+//!
+//! All ranks have the same sizes and run the same program.
+
+use std::sync::Arc;
+
+use fulmen_core::{Heads, MAX_RANKS, Tensor};
+
+use super::record::Recorder;
+use super::shard_source::{Part, ShardSource, Slices};
+use super::{Architecture, Config, Experts};
+use crate::error::ModelError;
+use crate::source::{ModelSource, TensorInfo};
+
+/// The output matrix, and the embedding that is one if there is no other.
+const HEAD: &str = "output.weight";
+const EMBEDDING: &str = "token_embd.weight";
+
+/// A rank of a model that is divided among several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shard {
+    /// The rank, from 0.
+    pub rank: u32,
+    /// How many there are.
+    pub ranks: u32,
+    /// Rows of the output matrix of each rank, if it is divided.
+    pub head_rows: Option<u32>,
+}
+
+/// How a weight is divided, by its name in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Division {
+    /// By rows, evenly.
+    Column,
+    /// By the rows of the KV heads.
+    KvHeads,
+    /// By columns.
+    Row,
+    /// Not at all.
+    Whole,
+}
+
+fn division(name: &str) -> Division {
+    match name {
+        "attn_k" | "attn_v" => Division::KvHeads,
+        "attn_q" | "attn_sinks" | "ffn_gate" | "ffn_up" | "ffn_gate_shexp" | "ffn_up_shexp"
+        | "ffn_gate_exps" | "ffn_up_exps" => Division::Column,
+        "attn_output" | "ffn_down" | "ffn_down_shexp" | "ffn_down_exps" => Division::Row,
+        _ => Division::Whole,
+    }
+}
+
+/// Whether the layers of an architecture divide by the rules of [`division`]. Others may compute something
+/// from all heads at once, or have weights that are not named there.
+fn divides(architecture: Architecture) -> bool {
+    use Architecture::*;
+    matches!(
+        architecture,
+        Llama | Qwen2 | Qwen3 | Qwen3Moe | Gemma3 | Mistral3 | Phi3 | Granite | Smollm3 | GptOss | Glm4Moe
+    )
+}
+
+/// How a model is divided among a number of ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sharding {
+    config: Config,
+    ranks: u32,
+    /// Whether a single rank has collectives, too.
+    always: bool,
+}
+
+impl Sharding {
+    /// Divides a model, whose source is that of [`split_fused`](super::split_fused).
+    ///
+    /// # Errors
+    /// [`ModelError::Sharding`] says what does not divide, and which numbers of ranks are possible.
+    pub fn new(config: &Config, source: &dyn ModelSource, ranks: u32) -> Result<Sharding, ModelError> {
+        match check(config, source, ranks) {
+            Ok(()) => Ok(Sharding { config: config.clone(), ranks, always: false }),
+            Err(reason) => {
+                let possible: Vec<String> =
+                    Sharding::possible(config, source).iter().map(u32::to_string).collect();
+                Err(ModelError::Sharding { ranks, reason, possible: possible.join(", ") })
+            }
+        }
+    }
+
+    /// The numbers of ranks that a model can be divided among; 1 is always one of them.
+    pub fn possible(config: &Config, source: &dyn ModelSource) -> Vec<u32> {
+        (1..=MAX_RANKS).filter(|&ranks| check(config, source, ranks).is_ok()).collect()
+    }
+
+    /// With collectives also for a single rank, to whom they change nothing: a tied embedding is there twice.
+    /// For tests and measurements on one device.
+    pub fn with_collectives(self) -> Sharding {
+        Sharding { always: true, ..self }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.ranks == 1 && !self.always
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The sizes of a rank.
+    pub fn config(&self, rank: u32) -> Config {
+        let (whole, ranks) = (&self.config, self.ranks);
+        if self.is_whole() {
+            return whole.clone();
+        }
+        let divided = |size: u32| if size.is_multiple_of(ranks) { size / ranks } else { size };
+        let head_rows = whole.vocabulary.is_multiple_of(ranks).then_some(whole.vocabulary / ranks);
+        Config {
+            heads: heads(whole.heads, ranks),
+            // Of a mixture without leading dense layers nothing has this width.
+            inner: divided(whole.inner),
+            experts: whole.experts.map(|experts| Experts {
+                inner: divided(experts.inner),
+                shared_inner: divided(experts.shared_inner),
+                ..experts
+            }),
+            // A divided head is a part of the embedding under the name of its own.
+            tied: whole.tied && head_rows.is_none(),
+            shard: Some(Shard { rank, ranks, head_rows }),
+            ..whole.clone()
+        }
+    }
+
+    /// The source as a rank reads it: the parts of the tensors that it has.
+    pub fn source(
+        &self,
+        source: Arc<dyn ModelSource>,
+        rank: u32,
+    ) -> Result<Arc<dyn ModelSource>, ModelError> {
+        if self.is_whole() {
+            return Ok(source);
+        }
+        let parts = parts(&self.config, source.as_ref(), (rank, self.ranks));
+        let parts = parts.map_err(|reason| {
+            let possible = self.ranks.to_string();
+            ModelError::Sharding { ranks: self.ranks, reason, possible }
+        })?;
+        Ok(Arc::new(ShardSource::new(source, parts)))
+    }
+
+    /// Bytes of the tensors that each rank has.
+    pub fn rank_bytes(&self, source: &dyn ModelSource) -> u64 {
+        let bytes = |info: &TensorInfo| info.bytes() as u64;
+        match parts(&self.config, source, (0, self.ranks)) {
+            Ok(parts) if !self.is_whole() => parts.iter().map(|part| bytes(&part.info)).sum(),
+            _ => source.tensors().iter().map(bytes).sum(),
+        }
+    }
+}
+
+/// The heads of each rank.
+fn heads(all: Heads, ranks: u32) -> Heads {
+    Heads { n_heads: all.n_heads / ranks, n_kv_heads: (all.n_kv_heads / ranks).max(1), ..all }
+}
+
+/// What prevents a division.
+fn check(config: &Config, source: &dyn ModelSource, ranks: u32) -> Result<(), String> {
+    if ranks == 1 {
+        return Ok(());
+    }
+    if !(1..=MAX_RANKS).contains(&ranks) {
+        return Err(format!("there can be 1 to {MAX_RANKS}"));
+    }
+    if !divides(config.architecture) {
+        return Err(format!("tensor parallelism of {} is not supported", config.architecture));
+    }
+    let Heads { n_heads, n_kv_heads, .. } = config.heads;
+    if !n_heads.is_multiple_of(ranks) {
+        return Err(format!("its {n_heads} query heads are not a multiple of {ranks}"));
+    }
+    if !n_kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(n_kv_heads) {
+        return Err(format!("its {n_kv_heads} KV heads are no multiple of {ranks}, nor the reverse"));
+    }
+    parts(config, source, (0, ranks)).map(drop)
+}
+
+/// The tensors of a rank, in file order.
+fn parts(config: &Config, source: &dyn ModelSource, shard: (u32, u32)) -> Result<Vec<Part>, String> {
+    let mut parts = Vec::new();
+    for info in source.tensors() {
+        parts.push(part(config, info, shard)?);
+    }
+    let embedding = source.tensor(EMBEDDING).filter(|_| config.tied);
+    if let Some(embedding) = embedding.filter(|_| config.vocabulary.is_multiple_of(shard.1)) {
+        parts.push(by_rows(embedding, HEAD, shard)?);
+    }
+    Ok(parts)
+}
+
+/// The part of a tensor that a rank has.
+fn part(config: &Config, info: &TensorInfo, shard: (u32, u32)) -> Result<Part, String> {
+    if info.name() == HEAD && config.vocabulary.is_multiple_of(shard.1) {
+        return by_rows(info, HEAD, shard);
+    }
+    let mut words = info.name().split('.');
+    let (Some("blk"), Some(layer), Some(name), Some(kind), None) =
+        (words.next(), words.next(), words.next(), words.next(), words.next())
+    else {
+        return Ok(Part::whole(info));
+    };
+    // Layers behind the last one are not run.
+    if layer.parse().is_ok_and(|layer: u32| layer >= config.layers) {
+        return Ok(Part::whole(info));
+    }
+    match (division(name), kind) {
+        (Division::Whole, _) => Ok(Part::whole(info)),
+        (Division::Row, "bias") if shard.0 == 0 => Ok(Part::whole(info)),
+        (Division::Row, "bias") => Ok(Part::zeros(info)),
+        (Division::Row, _) => {
+            let size = even(info, 0, shard.1)?;
+            Part::new(info, info.name(), 0, (shard.0 as usize * size, size))
+        }
+        (Division::Column, "weight") if name != "attn_sinks" => by_rows(info, info.name(), shard),
+        (Division::Column, _) => {
+            let size = even(info, 0, shard.1)?;
+            Part::new(info, info.name(), 0, (shard.0 as usize * size, size))
+        }
+        (Division::KvHeads, kind) => {
+            let Heads { n_kv_heads, head_dim, .. } = config.heads;
+            let local = heads(config.heads, shard.1).kv_width() as usize;
+            let first = u64::from(shard.0) * u64::from(n_kv_heads) / u64::from(shard.1);
+            let first = first as usize * head_dim as usize;
+            Part::new(info, info.name(), usize::from(kind == "weight"), (first, local))
+        }
+    }
+}
+
+/// An even part of the rows of a tensor, under a name.
+fn by_rows(info: &TensorInfo, name: &str, (rank, ranks): (u32, u32)) -> Result<Part, String> {
+    let size = even(info, 1, ranks)?;
+    Part::new(info, name, 1, (rank as usize * size, size))
+}
+
+/// The size of each rank's part of a dimension.
+fn even(info: &TensorInfo, axis: usize, ranks: u32) -> Result<usize, String> {
+    let size = info.dims().get(axis).copied().unwrap_or(1);
+    match size.is_multiple_of(ranks as usize) {
+        true => Ok(size / ranks as usize),
+        false => {
+            let what = if axis == 0 { "columns" } else { "rows" };
+            Err(format!("the {size} {what} of {:?} are not a multiple of {ranks}", info.name()))
+        }
+    }
+}
+
+impl Part {
+    /// `(first, size)` of dimension `axis` of a tensor, 0 for columns and 1 for rows, under a name.
+    fn new(
+        info: &TensorInfo,
+        name: &str,
+        axis: usize,
+        (first, size): (usize, usize),
+    ) -> Result<Part, String> {
+        let (dims, dtype) = (info.dims(), info.dtype());
+        let Some(&all) = dims.get(axis).filter(|&&all| first + size <= all) else {
+            return Err(format!("{:?} has the shape {dims:?}", info.name()));
+        };
+        let block = dtype.block_len();
+        if axis == 0 && !(first.is_multiple_of(block) && size.is_multiple_of(block)) {
+            return Err(format!(
+                "{size} columns of {:?} for each rank are not whole {dtype} blocks of {block}",
+                info.name()
+            ));
+        }
+        let refused = |error: fulmen_core::DTypeError| format!("{:?}: {error}", info.name());
+        // Bytes of what is divided: an element of a row, or a row.
+        let bytes = |count: usize| match axis {
+            0 => dtype.bytes(count).map_err(refused),
+            _ => Ok(dtype.bytes(dims[0]).map_err(refused)?.saturating_mul(count)),
+        };
+        let slices = Slices {
+            count: dims[axis + 1..].iter().product(),
+            stride: bytes(all)?,
+            first: bytes(first)?,
+            bytes: bytes(size)?,
+        };
+        let mut dims = dims.to_vec();
+        dims[axis] = size;
+        let local = TensorInfo::new(name, &dims, dtype).map_err(refused)?;
+        Ok(Part::slices(info, local, slices))
+    }
+}
+
+impl Config {
+    /// Rows of the output matrix.
+    pub(super) fn head_rows(&self) -> u32 {
+        self.shard.and_then(|shard| shard.head_rows).unwrap_or(self.vocabulary)
+    }
+}
+
+impl Recorder<'_> {
+    /// The sum over all ranks of what the row-parallel weight `name` gave on each; other results as they are.
+    pub(super) fn reduce(&mut self, x: Tensor, name: &str) -> Result<Tensor, ModelError> {
+        match self.config.shard {
+            Some(Shard { ranks, .. }) if division(name) == Division::Row => {
+                Ok(self.builder.all_reduce(x, ranks)?)
+            }
+            _ => Ok(x),
+        }
+    }
+
+    /// All logits, where each rank has computed those of a part of the vocabulary.
+    pub(super) fn gather_logits(&mut self, logits: Tensor) -> Result<Tensor, ModelError> {
+        match self.config.shard {
+            Some(Shard { ranks, head_rows: Some(_), .. }) => Ok(self.builder.all_gather(logits, ranks)?),
+            _ => Ok(logits),
+        }
+    }
+
+    /// Refuses what a rank cannot compute from its own part.
+    pub(super) fn refuse_on_ranks(&self, what: &str) -> Result<(), ModelError> {
+        match self.config.shard {
+            None => Ok(()),
+            Some(Shard { ranks, .. }) => {
+                let reason = format!("{what} is not supported");
+                Err(ModelError::Sharding { ranks, reason, possible: "1".to_owned() })
+            }
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! Divides generated text into thoughts, the answer and calls of tools.
+
+use super::harmony::{self, HarmonyParser};
+use super::tools::{ToolCall, ToolFormat};
+use crate::tokenizer::Tokenizer;
+
+const THINK: &str = "<think>";
+const END_THINK: &str = "</think>";
+
+/// What a piece of generated text turned out to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ParsedText {
+    /// Thoughts before the answer.
+    pub reasoning: String,
+    /// The answer.
+    pub content: String,
+    /// Calls of tools that are complete.
+    pub calls: Vec<ToolCall>,
+}
+
+impl ParsedText {
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.reasoning.is_empty() && self.content.is_empty() && self.calls.is_empty()
+    }
+}
+
+/// Where the text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Before the first character that is no white space: thoughts may begin.
+    Start,
+    /// Before the first line of the thoughts.
+    BeforeThoughts,
+    Thoughts,
+    /// Behind the thoughts, before the first character of the answer.
+    BeforeAnswer,
+    Answer,
+    /// Between the tags of a call.
+    Call,
+    /// An answer that is a call from its first character to its end.
+    WholeCall,
+}
+
+/// Divides the text that a model generates, as it arrives, into thoughts, the answer and calls of tools.
+///
+/// Text that may be part of a tag is held back until the next piece. The pieces may be cut anywhere.
+///
+/// ```
+/// use fulmen_model::template::{AnswerParser, ToolFormat};
+/// let mut parser = AnswerParser::new(true, false, Some(ToolFormat::Hermes));
+/// let parsed = parser.push("<think>Hm.</think>Yes.<tool_call>{\"name\": \"now\"}</tool_call>");
+/// assert_eq!((parsed.reasoning.as_str(), parsed.content.as_str()), ("Hm.", "Yes."));
+/// assert_eq!(parsed.calls[0].name, "now");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnswerParser {
+    reasoning: bool,
+    tools: Option<ToolFormat>,
+    place: Place,
+    held: String,
+    calls: usize,
+    /// What reads the text instead, if it has channels.
+    harmony: Option<HarmonyParser>,
+}
+
+impl Default for AnswerParser {
+    /// A parser for which all text is the answer.
+    fn default() -> AnswerParser {
+        AnswerParser::new(false, false, None)
+    }
+}
+
+impl AnswerParser {
+    /// A parser. `reasoning` looks for thoughts, `thinking` says that the prompt has already opened them,
+    /// `tools` is the way in which calls are written, if there are tools.
+    pub fn new(reasoning: bool, thinking: bool, tools: Option<ToolFormat>) -> AnswerParser {
+        let place = match (reasoning, thinking) {
+            (true, true) => Place::BeforeThoughts,
+            (true, false) => Place::Start,
+            (false, _) if tools.is_some() => Place::BeforeAnswer,
+            (false, _) => Place::Answer,
+        };
+        AnswerParser { reasoning, tools, place, held: String::new(), calls: 0, harmony: None }
+    }
+
+    /// A parser of the harmony format of gpt-oss. `tools` says whether there are tools, `opened` that the
+    /// prompt has opened the message of the answer.
+    pub fn harmony(tools: bool, opened: bool) -> AnswerParser {
+        let harmony = Some(HarmonyParser::new(tools, opened));
+        AnswerParser { harmony, ..AnswerParser::new(true, false, tools.then_some(ToolFormat::Harmony)) }
+    }
+
+    /// Whether all text is the answer.
+    pub fn is_plain(&self) -> bool {
+        !self.reasoning && self.tools.is_none()
+    }
+
+    /// The control tokens that are tags here: their text is needed, where that of others is left out.
+    pub fn tags(&self, tokenizer: &Tokenizer) -> Vec<u32> {
+        if self.harmony.is_some() {
+            return harmony::TAGS.iter().filter_map(|tag| tokenizer.special_token(tag)).collect();
+        }
+        let (open, close) = self.tools.map_or(("", ""), ToolFormat::tags);
+        let (think, end_think) = if self.reasoning { (THINK, END_THINK) } else { ("", "") };
+        let tags = [open, close, think, end_think].into_iter().filter(|tag| !tag.is_empty());
+        tags.filter_map(|tag| tokenizer.special_token(tag)).collect()
+    }
+
+    /// Calls so far.
+    pub fn calls(&self) -> usize {
+        self.harmony.as_ref().map_or(self.calls, HarmonyParser::calls)
+    }
+
+    /// Adds a piece of text.
+    pub fn push(&mut self, piece: &str) -> ParsedText {
+        if let Some(harmony) = &mut self.harmony {
+            return harmony.push(piece);
+        }
+        let mut parsed = ParsedText::default();
+        if self.is_plain() {
+            parsed.content.push_str(piece);
+            return parsed;
+        }
+        self.held.push_str(piece);
+        while self.step(&mut parsed) {}
+        parsed
+    }
+
+    /// Ends the text.
+    pub fn finish(&mut self) -> ParsedText {
+        if let Some(harmony) = &mut self.harmony {
+            return harmony.finish();
+        }
+        let mut parsed = ParsedText::default();
+        let held = std::mem::take(&mut self.held);
+        match self.place {
+            Place::BeforeThoughts => {}
+            Place::Thoughts => parsed.reasoning = held,
+            Place::Call | Place::WholeCall => self.take_call(&held, &mut parsed),
+            _ if held.trim().is_empty() && self.calls > 0 => {}
+            _ => parsed.content = held,
+        }
+        parsed
+    }
+
+    /// Goes on by one place. `false` if more text is needed.
+    fn step(&mut self, parsed: &mut ParsedText) -> bool {
+        match self.place {
+            Place::Start => self.start(),
+            Place::BeforeThoughts => self.before_thoughts(),
+            Place::Thoughts => self.thoughts(parsed),
+            Place::BeforeAnswer => self.before_answer(),
+            Place::Answer => self.answer(parsed),
+            Place::Call => self.call(parsed),
+            Place::WholeCall => false,
+        }
+    }
+
+    fn start(&mut self) -> bool {
+        let text = self.held.trim_start();
+        if let Some(rest) = text.strip_prefix(THINK) {
+            self.held = rest.to_owned();
+            self.place = Place::BeforeThoughts;
+            return true;
+        }
+        if text.is_empty() || THINK.starts_with(text) {
+            return false;
+        }
+        self.place = if self.tools.is_some() { Place::BeforeAnswer } else { Place::Answer };
+        true
+    }
+
+    fn before_thoughts(&mut self) -> bool {
+        self.held = self.held.trim_start_matches('\n').to_owned();
+        if self.held.is_empty() {
+            return false;
+        }
+        self.place = Place::Thoughts;
+        true
+    }
+
+    fn thoughts(&mut self, parsed: &mut ParsedText) -> bool {
+        if let Some(at) = self.held.find(END_THINK) {
+            parsed.reasoning.push_str(self.held[..at].trim_end_matches('\n'));
+            self.held.drain(..at + END_THINK.len());
+            self.place = Place::BeforeAnswer;
+            return true;
+        }
+        // Line breaks before the closing tag are no part of the thoughts.
+        let text = self.held.len() - partial_suffix(&self.held, END_THINK);
+        let settled = self.held[..text].trim_end_matches('\n').len();
+        parsed.reasoning.extend(self.held.drain(..settled));
+        false
+    }
+
+    fn before_answer(&mut self) -> bool {
+        let text = self.held.trim_start();
+        if text.is_empty() {
+            return false;
+        }
+        if self.tools == Some(ToolFormat::Llama3) {
+            let tag = ToolFormat::Llama3.tags().0;
+            if tag.starts_with(text) && text != tag {
+                return false;
+            }
+            if text.starts_with('{') || text.starts_with(tag) {
+                self.held = text.strip_prefix(tag).unwrap_or(text).to_owned();
+                self.place = Place::WholeCall;
+                return false;
+            }
+        }
+        // The line breaks behind thoughts are no part of the answer.
+        if self.reasoning {
+            self.held = text.to_owned();
+        }
+        self.place = Place::Answer;
+        true
+    }
+
+    fn answer(&mut self, parsed: &mut ParsedText) -> bool {
+        let Some(ToolFormat::Hermes) = self.tools else {
+            parsed.content.push_str(&std::mem::take(&mut self.held));
+            return false;
+        };
+        let open = ToolFormat::Hermes.tags().0;
+        if let Some(at) = self.held.find(open) {
+            parsed.content.push_str(self.held[..at].trim_end());
+            self.held.drain(..at + open.len());
+            self.place = Place::Call;
+            return true;
+        }
+        // White space before a call is no part of the answer, so it waits for what follows.
+        let text = self.held.len() - partial_suffix(&self.held, open);
+        let settled = self.held[..text].trim_end().len();
+        parsed.content.extend(self.held.drain(..settled));
+        false
+    }
+
+    fn call(&mut self, parsed: &mut ParsedText) -> bool {
+        let close = ToolFormat::Hermes.tags().1;
+        let Some(at) = self.held.find(close) else { return false };
+        let body = self.held[..at].to_owned();
+        self.held.drain(..at + close.len());
+        self.take_call(&body, parsed);
+        self.place = Place::Answer;
+        true
+    }
+
+    /// Text between the tags of a call. What is no call is part of the answer, as it was written.
+    fn take_call(&mut self, body: &str, parsed: &mut ParsedText) {
+        let Some(format) = self.tools else { return };
+        match format.parse(body) {
+            Some(calls) => {
+                self.calls += calls.len();
+                parsed.calls.extend(calls);
+            }
+            None if format == ToolFormat::Hermes => {
+                let (open, close) = format.tags();
+                parsed.content.push_str(&format!("{open}{body}{close}"));
+            }
+            None => parsed.content.push_str(body),
+        }
+    }
+}
+
+/// Bytes at the end of `text` that are the start of `marker`, but not all of it.
+pub(super) fn partial_suffix(text: &str, marker: &str) -> usize {
+    let longest = text.len().min(marker.len().saturating_sub(1));
+    (1..=longest).rev().find(|&len| text.as_bytes().ends_with(&marker.as_bytes()[..len])).unwrap_or(0)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// All of a text, in pieces of one character and in one piece.
+    pub(in crate::template) fn parse(parser: &AnswerParser, text: &str) -> ParsedText {
+        let run = |pieces: &[String]| {
+            let mut parser = parser.clone();
+            let mut all = ParsedText::default();
+            let parts: Vec<ParsedText> = pieces.iter().map(|piece| parser.push(piece)).collect();
+            for part in parts.into_iter().chain([parser.finish()]) {
+                all.reasoning += &part.reasoning;
+                all.content += &part.content;
+                all.calls.extend(part.calls);
+            }
+            assert_eq!(all.calls.len(), parser.calls());
+            all
+        };
+        let whole = run(&[text.to_owned()]);
+        let characters: Vec<String> = text.chars().map(String::from).collect();
+        assert_eq!(run(&characters), whole, "{text}");
+        whole
+    }
+
+    #[test]
+    fn thoughts_are_apart_from_the_answer() {
+        let parser = AnswerParser::new(true, false, None);
+        let parsed = parse(&parser, "<think>\nWhy not?\n</think>\n\nYes <b> 1 < 2.");
+        assert_eq!((parsed.reasoning.as_str(), parsed.content.as_str()), ("Why not?", "Yes <b> 1 < 2."));
+        let parsed = parse(&parser, "No thoughts.");
+        assert_eq!((parsed.reasoning.as_str(), parsed.content.as_str()), ("", "No thoughts."));
+        let parsed = parse(&AnswerParser::new(true, true, None), "Hm.\n\nStill.</think>Done");
+        assert_eq!((parsed.reasoning.as_str(), parsed.content.as_str()), ("Hm.\n\nStill.", "Done"));
+        assert_eq!(parse(&parser, "<think>cut").reasoning, "cut");
+    }
+
+    #[test]
+    fn hermes_calls_are_found() {
+        let parser = AnswerParser::new(true, false, Some(ToolFormat::Hermes));
+        let calls = [
+            "<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": 1}}\n</tool_call>",
+            "<tool_call>{\"name\":\"b\",\"arguments\":{}}</tool_call>",
+        ];
+        let text = &format!("<think>\n\n</think>\n\nI look.\n{}\n", calls.join("\n"));
+        let parsed = parse(&parser, text);
+        assert_eq!(parsed.content, "I look.");
+        let names: Vec<&str> = parsed.calls.iter().map(|call| call.name.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(parsed.calls[0].arguments_json(), "{\"x\":1}");
+        let broken = parse(&parser, "<tool_call>{\"name\": </tool_call> and on");
+        assert_eq!(broken.content, "<tool_call>{\"name\": </tool_call> and on");
+        assert!(broken.calls.is_empty());
+        let cut = parse(&parser, "<tool_call>{\"name\": \"a\", \"arguments\": {}}");
+        assert_eq!(cut.calls.len(), 1);
+    }
+
+    #[test]
+    fn llama_calls_are_whole_answers() {
+        let parser = AnswerParser::new(false, false, Some(ToolFormat::Llama3));
+        let call = "{\"name\": \"a\", \"parameters\": {\"x\": \"1\"}}";
+        for text in [call.to_owned(), format!("<|python_tag|>{call}"), format!("\n{call}")] {
+            let parsed = parse(&parser, &text);
+            assert_eq!((parsed.content.as_str(), parsed.calls.len()), ("", 1), "{text}");
+        }
+        assert_eq!(parse(&parser, "{\"x\": 1}").content, "{\"x\": 1}");
+        assert_eq!(parse(&parser, "Hello {").content, "Hello {");
+    }
+
+    /// Answers as models of these families write them: the text, the content and the calls that are in it.
+    #[test]
+    fn answers_of_every_family_are_read() {
+        type Row = (
+            &'static str,
+            bool,
+            ToolFormat,
+            &'static str,
+            &'static str,
+            &'static [(&'static str, &'static str)],
+        );
+        let rows: [Row; 8] = [
+            (
+                "Qwen2.5",
+                false,
+                ToolFormat::Hermes,
+                "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \
+                 \"unit\": \"celsius\"}}\n</tool_call>",
+                "",
+                &[("get_weather", r#"{"city":"Paris","unit":"celsius"}"#)],
+            ),
+            (
+                "Qwen3, thinking",
+                true,
+                ToolFormat::Hermes,
+                "<think>\nThe user wants the weather in two cities. I call it twice.\n</think>\n\n\
+                 <tool_call>\n\
+                 {\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n\
+                 </tool_call>\n<tool_call>\n\
+                 {\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>",
+                "",
+                &[("get_weather", r#"{"city":"Paris"}"#), ("get_weather", r#"{"city":"Rome"}"#)],
+            ),
+            (
+                "Qwen3, text before a call",
+                true,
+                ToolFormat::Hermes,
+                "<think>\n\n</think>\n\nLet me check that.\n<tool_call>\n\
+                 {\"name\": \"search\", \"arguments\": \
+                 {\"query\": \"a \\\"quoted\\\" word </b>\", \"top\": 3}}\n</tool_call>",
+                "Let me check that.",
+                &[("search", r#"{"query":"a \"quoted\" word </b>","top":3}"#)],
+            ),
+            (
+                "Hermes 2 Pro",
+                false,
+                ToolFormat::Hermes,
+                "<tool_call>\n{\"arguments\": {\"symbol\": \"TSLA\"}, \
+                 \"name\": \"get_stock\"}\n</tool_call>\n",
+                "",
+                &[("get_stock", r#"{"symbol":"TSLA"}"#)],
+            ),
+            (
+                "SmolLM2",
+                false,
+                ToolFormat::Hermes,
+                "<tool_call>[{\"name\": \"get_time\", \"arguments\": {}}, {\"name\": \"add\", \"arguments\": \
+                 {\"a\": 1, \"b\": -2.5}}]</tool_call>",
+                "",
+                &[("get_time", "{}"), ("add", r#"{"a":1,"b":-2.5}"#)],
+            ),
+            (
+                "Llama 3.1",
+                false,
+                ToolFormat::Llama3,
+                "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"San Francisco\"}}",
+                "",
+                &[("get_weather", r#"{"city":"San Francisco"}"#)],
+            ),
+            (
+                "Llama 3.2, two calls",
+                false,
+                ToolFormat::Llama3,
+                "<|python_tag|>{\"name\": \"a\", \"parameters\": {\"x\": \"1\"}}; \
+                 {\"name\": \"b\", \"parameters\": {}}",
+                "",
+                &[("a", r#"{"x":"1"}"#), ("b", "{}")],
+            ),
+            (
+                "Llama 3.1, no call",
+                false,
+                ToolFormat::Llama3,
+                "It is {not} a call: {\"name\": \"x\"}",
+                "It is {not} a call: {\"name\": \"x\"}",
+                &[],
+            ),
+        ];
+        for (family, reasoning, format, text, content, calls) in rows {
+            let parsed = parse(&AnswerParser::new(reasoning, false, Some(format)), text);
+            assert_eq!(parsed.content, content, "{family}");
+            let found: Vec<(&str, String)> =
+                parsed.calls.iter().map(|call| (call.name.as_str(), call.arguments_json())).collect();
+            let calls: Vec<_> = calls.iter().map(|&(name, arguments)| (name, arguments.to_owned())).collect();
+            assert_eq!(found, calls, "{family}");
+        }
+    }
+
+    #[test]
+    fn plain_text_is_not_touched() {
+        let parser = AnswerParser::new(false, false, None);
+        let text = "  <think> <tool_call>{}</tool_call> \n";
+        assert_eq!(parse(&parser, text).content, text);
+    }
+}

@@ -1,0 +1,39 @@
+//! Helper functions for attention kernels, called by one thread: the rule of the scores.
+//!
+//! - `first_seen(seen)`: the first key that a row with `seen` keys up to its own attends to: those before are
+//!   behind the sliding window.
+//! - `scale_of(row)`: the scale of the row's scores, with the attention temperature of its position.
+//! - `capped(scores)`: scores after soft capping.
+//! - `with_sink(top, sink)`: for a head with the maximum `top` of its scores: the factor of its sums, and the
+//!   weight of its sink.
+//!
+//! Expects `params.scale` (where `scales`), `params.window`, `params.softcap`, `params.temperature_length`
+//! and `params.temperature_beta` where the values `window`, `softcap` and `temperature` say so, and
+//! `visible_keys.wgsl`.
+fn first_seen(seen: u32) -> u32 {
+#if window
+    return seen - min(seen, params.window);
+#else
+    return 0u;
+#endif
+}
+#if scales
+fn scale_of(row: u32) -> f32 {
+  #if temperature
+    let steps = (max(seen_by(row), 1u) - 1u) / params.temperature_length;
+    return params.scale * (1.0 + params.temperature_beta * log(1.0 + f32(steps)));
+  #else
+    return params.scale;
+  #endif
+}
+  #if softcap
+#include "elementwise/tanh.wgsl"
+fn capped(scores: EwF) -> EwF { return params.softcap * ew_tanh(scores / params.softcap); }
+  #endif
+#endif
+#if sinks
+fn with_sink(top: f32, sink: f32) -> vec2<f32> {
+    let highest = max(top, sink);
+    return vec2<f32>(exp(top - highest), exp(sink - highest));
+}
+#endif

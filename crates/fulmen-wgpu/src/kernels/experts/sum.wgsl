@@ -1,0 +1,32 @@
+//! The sum of the results of a row's experts, and the residual. Element-wise: one thread per element.
+//!
+//! **Bindings.** `pairs` [m][top][n]; `residual` [m][n], if there is one elsewhere; `out` [m][n], which holds
+//! the residual if `in_place`.
+//!
+//! **Bound** by memory bandwidth.
+struct Params {
+    n: u32,
+    top: u32,
+    elements: u32,
+}
+
+@compute @workgroup_size({{threads}})
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) grid: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let number = group.x + grid.x * (group.y + grid.y * group.z);
+    let at = number * {{threads}}u + thread;
+    if (at >= params.elements) { return; }
+#if residual == "operand"
+    var v = residual[at];
+#elif residual == "in_place"
+    var v = out[at];
+#else
+    var v = 0.0;
+#endif
+    let start = at / params.n * params.top * params.n + at % params.n;
+    for (var slot = 0u; slot < params.top; slot++) { v += pairs[start + slot * params.n]; }
+    out[at] = v;
+}

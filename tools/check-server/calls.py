@@ -1,0 +1,70 @@
+"""Required calls of tools through both clients, on a chat model: calls.py URL"""
+
+import json
+import sys
+
+import anthropic
+import openai
+
+url = sys.argv[1]
+client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=600)
+model = client.models.list().data[0].id
+parameters = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 20},
+        "unit": {"enum": ["celsius", "fahrenheit"]},
+    },
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+}
+messages = [{"role": "user", "content": "How warm is it in Oslo? Use celsius."}]
+nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+tools = [
+    {"type": "function", "function": {"name": "get_weather", "description": "Now", "parameters": parameters}},
+    {"type": "function", "function": {"name": "get_time", "parameters": nothing}},
+]
+
+
+def check(name, holds, found=None):
+    if not holds:
+        sys.exit(f"calls: {name}: {found!r}")
+    print("ok: calls:", name)
+
+
+named = {"type": "function", "function": {"name": "get_weather"}}
+options = dict(model=model, messages=messages, tools=tools, temperature=0, max_tokens=200)
+options["parallel_tool_calls"] = False
+done = client.chat.completions.create(**options, tool_choice=named).choices[0]
+calls = done.message.tool_calls
+check("a named tool is called", done.finish_reason == "tool_calls" and len(calls) == 1, done)
+call = calls[0]
+arguments = json.loads(call.function.arguments)
+valid = call.function.name == "get_weather" and set(arguments) == {"city", "unit"}
+check("with valid arguments", valid, call)
+done = client.chat.completions.create(**options, tool_choice="required").choices[0]
+name = done.message.tool_calls[0].function.name
+check("a required tool is called", name in ("get_weather", "get_time"), done)
+parts = list(client.chat.completions.create(**options, tool_choice=named, stream=True))
+streamed = [c for part in parts for choice in part.choices for c in choice.delta.tool_calls or []]
+text = "".join(c.function.arguments or "" for c in streamed)
+check("streamed arguments are the same", json.loads(text) == arguments, text)
+history = messages + [
+    {"role": "assistant", "content": None, "tool_calls": [call.model_dump()]},
+    {"role": "tool", "tool_call_id": call.id, "content": "12 degrees"},
+]
+after = client.chat.completions.create(**(options | {"messages": history}), tool_choice="none").choices[0]
+check("an answer after the result", after.message.content and not after.message.tool_calls, after)
+
+claude = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=600)
+tool = {"name": "get_weather", "description": "Weather", "input_schema": parameters}
+message = claude.messages.create(
+    model=model,
+    max_tokens=200,
+    messages=messages,
+    tools=[tool],
+    tool_choice={"type": "tool", "name": "get_weather"},
+)
+used = [block for block in message.content if block.type == "tool_use"]
+seen = message.stop_reason == "tool_use" and set(used[0].input) == set(arguments)
+check("Anthropic's client sees it", seen, message)

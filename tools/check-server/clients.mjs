@@ -1,0 +1,87 @@
+// OpenAI's own JavaScript client against a server: node clients.mjs URL
+import OpenAI from "openai";
+
+const url = process.argv[2];
+const client = new OpenAI({ baseURL: url + "/v1", apiKey: "none", maxRetries: 0 });
+
+function check(name, holds, found) {
+  if (!holds) {
+    console.error(`js: ${name}: ${JSON.stringify(found)}`);
+    process.exit(1);
+  }
+  console.log("ok: js:", name);
+}
+
+async function refused(name, status, call) {
+  try {
+    await call();
+  } catch (error) {
+    return check(name, error.status === status && error.message, [error.status, error.message]);
+  }
+  check(name, false, "it was not refused");
+}
+
+const model = (await client.models.list()).data[0].id;
+const messages = [{ role: "user", content: "Once upon a time" }];
+const options = { model, messages, max_tokens: 20, temperature: 0, seed: 1 };
+
+const whole = await client.chat.completions.create(options);
+const text = whole.choices[0].message.content;
+check("chat", text && whole.usage.completion_tokens <= 20, whole);
+let streamed = "";
+let usage = null;
+for await (const chunk of await client.chat.completions.create({
+  ...options,
+  stream: true,
+  stream_options: { include_usage: true },
+})) {
+  streamed += chunk.choices[0]?.delta.content ?? "";
+  usage = chunk.usage ?? usage;
+}
+check("streamed chat", streamed === text, [streamed, text]);
+check("usage of a stream", usage.completion_tokens === whole.usage.completion_tokens, usage);
+
+const rich = await client.chat.completions.create({ ...options, n: 2, logprobs: true, top_logprobs: 2 });
+check("n and logprobs", rich.choices[1].logprobs.content[0].top_logprobs.length === 2, rich);
+
+const schema = {
+  type: "object",
+  properties: { answer: { enum: ["yes", "no"] }, count: { type: "integer", minimum: 0, maximum: 9 } },
+  required: ["answer", "count"],
+  additionalProperties: false,
+};
+const constrained = await client.chat.completions.create({
+  ...options,
+  max_tokens: 60,
+  response_format: { type: "json_schema", json_schema: { name: "reply", schema, strict: true } },
+});
+const reply = JSON.parse(constrained.choices[0].message.content);
+check("JSON schema", ["yes", "no"].includes(reply.answer) && Number.isInteger(reply.count), reply);
+
+const done = await client.completions.create({ model, prompt: "Once upon a time", max_tokens: 8, temperature: 0 });
+check("completions", done.choices[0].text.length > 0, done);
+const vectors = await client.embeddings.create({ model, input: ["a bird", "a cat"] });
+check("embeddings", vectors.data.length === 2 && vectors.data[1].embedding.length > 10, vectors.data.length);
+const response = await client.responses.create({ model, input: "Once upon a time", max_output_tokens: 10 });
+check("responses", response.output_text.length > 0, response);
+const kinds = [];
+for await (const event of await client.responses.create({ model, input: "One", max_output_tokens: 4, stream: true })) {
+  kinds.push(event.type);
+}
+check("streamed responses", kinds[0] === "response.created" && kinds.at(-1).startsWith("response."), kinds);
+
+await refused("bad temperature", 400, () => client.chat.completions.create({ ...options, temperature: -1 }));
+await refused("unknown model", 404, () => client.chat.completions.create({ ...options, model: "none" }));
+await refused("unknown field", 400, () => client.chat.completions.create({ ...options, no_such_field: 1 }));
+
+const stream = await client.chat.completions.create({
+  ...options,
+  max_tokens: undefined,
+  stream: true,
+  ignore_eos: true,
+});
+for await (const _ of stream) {
+  stream.controller.abort();
+  break;
+}
+check("cancelled stream", true);
