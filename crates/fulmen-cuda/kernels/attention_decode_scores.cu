@@ -17,10 +17,13 @@
 
 #define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW) \
     DECODE_KERNEL(KV_F16, attention_decode_scores, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)
+// Two blocks an SM, so that ptxas does not spill to fit more.
+#define KERNEL_64(NAME, CLUSTER) \
+    DECODE_KERNEL_OF(KV_F16, attention_decode_scores, NAME, 64, CLUSTER, 4, false, 2)
 KERNEL(single_row, 64, 8, 2, true)
 KERNEL(single_row, 128, 8, 2, true)
-#define KERNELS(CLUSTER)                            \
-    KERNEL(cluster##CLUSTER, 64, CLUSTER, 4, false) \
+#define KERNELS(CLUSTER)                 \
+    KERNEL_64(cluster##CLUSTER, CLUSTER) \
     KERNEL(cluster##CLUSTER, 128, CLUSTER, HAS_CLUSTERS ? 3 : 2, false)
 KERNELS(1)
 KERNELS(2)

@@ -6,15 +6,20 @@
 //   {expert, first in `order`, pairs}; entries past the last are empty. A pair whose id is out of range is
 //   reported and left out. The order of the pairs of an expert varies from run to run; results do not depend
 //   on it.
+// expert_pack: x in bf16, rows padded with zeros to whole K steps; a thread converts 8 elements. Tiles read x
+//   again for every TILE_N columns, and f32 would be the larger part of their traffic from L2.
 // expert_gemm_<type>: tile TILE_M pairs x TILE_N rows of W, K step 64, 256 threads; grid ceil(n / TILE_N) x
-//   the most tiles that there can be. 8 warps as 2 x 4, each 32 x 32 by mma.m16n8k16. Both operands are
-//   converted to bf16 in registers and stored to shared memory with a pitch of 72; the next step is loaded
-//   while the current one is multiplied. Epilogue: bias, then the activation with a gate that was computed
-//   before, or the multiplication by the pair's routing weight.
+//   the most tiles that there can be. 8 warps as 2 x 4, each 32 x 32 by mma.m16n8k16. W is dequantized to
+//   bf16 in registers; both operands go to shared memory with a pitch of 72, in one buffer: the next step
+//   waits in registers while the current one is multiplied. Parts of 16 pairs that a tile does not have are
+//   neither loaded nor multiplied. Epilogue: bias, then the activation with a gate that was computed before,
+//   or the multiplication by the pair's routing weight.
 //
 // x [m, k] or [pairs, k] f32; W [n_experts, n, k] as in a GGUF file; y, gate [pairs, n] f32. k is a multiple
-// of the format's block. Numerics: bf16 operands, f32 sums. Bound by dequantization and tensor cores.
+// of the format's block; at most MAX_EXPERTS experts. Numerics: bf16 operands, f32 sums. Bound by
+// dequantization, and for many pairs by x and W from L2.
 #include "experts.cuh"
+#include "ptx/bf16x2_fma.cuh"
 #include "ptx/mma.cuh"
 #include "quant.cuh"
 
@@ -41,9 +46,19 @@ struct ExpertSortArgs {
     u32 max_tiles;
 };
 
+// Mirrored by `ExpertPackArgs` there.
+struct ExpertPackArgs {
+    const float* x;  // [rows, k]
+    u16* out;        // [rows, pitch] bf16
+    u32 rows;
+    u32 k;
+    u32 pitch;    // k rounded up to K_STEP
+    u32 aligned;  // the rows of `x` start at multiples of 16 bytes
+};
+
 // Mirrored by `ExpertGemmArgs` there.
 struct ExpertGemmArgs {
-    const float* x;
+    const u16* x;  // packed: [m or pairs, k rounded up to K_STEP] bf16
     const u8* w;
     const u32* ids;
     const u32* order;
@@ -56,7 +71,7 @@ struct ExpertGemmArgs {
     u32 n;
     u32 k;
     u32 pairs_per_row_of_x;  // top, or 1 if every pair has a row of x
-    u32 aligned;             // the rows of `x` start at multiples of 16 bytes
+    u32 unused;
 };
 #include "layout/expert_gemm.cuh"
 
@@ -115,6 +130,53 @@ DEVICE uint4 pack8(const float (&v)[8]) {
                       pack_bf16x2(v[6], v[7]));
 }
 
+extern "C" __global__ void __launch_bounds__(THREADS)
+    expert_pack(const __grid_constant__ ExpertPackArgs args) {
+    pdl_begin();
+    const u32 chunks = args.pitch / 8;
+    const u64 at = (u64)blockIdx.x * THREADS + threadIdx.x;
+    if (at >= (u64)args.rows * chunks) return;
+    const u32 row = (u32)(at / chunks), column = (u32)(at % chunks) * 8;
+    float v[8];
+    load_row8(args.x + (u64)row * args.k, column, args.k, args.aligned, v);
+    *(uint4*)(args.out + (u64)row * args.pitch + column) = pack8(v);
+}
+
+// Elements `at` to `at + 7` of a row of W in bf16, zeros past its end.
+template <typename W>
+DEVICE uint4 dequantize_row8_bf16(const u8* row, u32 at, u32 k) {
+    float v[8];
+    dequantize_row8<W>(row, at, k, v);
+    return pack8(v);
+}
+
+// Doubled E2M1 values are bf16 values whose bytes are looked up, and the scale is a power of two: exact.
+template <>
+DEVICE uint4 dequantize_row8_bf16<MXFP4>(const u8* row, u32 at, u32 k) {
+    if (at >= k) return make_uint4(0, 0, 0, 0);
+    constexpr u32 SIGNED_ZEROS = 0x80008000;
+    const u8* block = row + (u64)(at / MXFP4::BLOCK) * MXFP4::BYTES;
+    const u32 chunk = at % MXFP4::BLOCK / 8, scale = __float_as_uint(e8m0_halved(block[0])) >> 16;
+    // Aligned words that hold the 8 bytes; the last only where they end in it.
+    const u8* quants = block + 1 + chunk % 2 * 8;
+    const u32 odd = (u32)(u64)quants & 3;
+    const u32* words = (const u32*)(quants - odd);
+    const u32 a = words[0], b = words[1], c = odd ? words[2] : 0;
+    u32 out[4];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const u32 word = i ? __funnelshift_r(b, c, odd * 8) : __funnelshift_r(a, b, odd * 8);
+        // Four indices as bytes, and their low three bits as the selectors of a byte permutation.
+        const u32 indices = word >> (chunk < 2 ? 0 : 4) & 0x0f0f0f0f;
+        const u32 selectors = __byte_perm(indices | indices >> 4, 0, 0x4420) & 0x7777;
+        const u32 low = __byte_perm(0x40008000, 0x4000c080, selectors);
+        const u32 high = __byte_perm(0x40403f00, 0x41414040, selectors) | (indices & 0x08080808) << 4;
+        out[2 * i] = fma_bf16x2(__byte_perm(low, high, 0x5140), scale * 0x10001, SIGNED_ZEROS);
+        out[2 * i + 1] = fma_bf16x2(__byte_perm(low, high, 0x7362), scale * 0x10001, SIGNED_ZEROS);
+    }
+    return make_uint4(out[0], out[1], out[2], out[3]);
+}
+
 template <typename W>
 DEVICE void expert_gemm(const ExpertGemmArgs& args) {
     __shared__ __align__(16) u16 xs[TILE_M][PITCH], ws[TILE_N][PITCH];
@@ -128,11 +190,12 @@ DEVICE void expert_gemm(const ExpertGemmArgs& args) {
     __syncthreads();
     // A thread loads two chunks of 8 columns of x and four of W: chunk thread % 8 of rows thread / 8 + 32 i.
     const u32 chunk = thread % 8 * 8, load_row = thread / 8;
-    const float* x[2];
+    const u32 pitch = (args.k + K_STEP - 1) / K_STEP * K_STEP, loaded_rows = (tile.pairs + 15) / 16 * 16;
+    const u16* x[2];
     const u8* w[4];
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        x[i] = args.x + (u64)(pairs[load_row + 32 * i] / args.pairs_per_row_of_x) * args.k;
+        x[i] = args.x + (u64)(pairs[load_row + 32 * i] / args.pairs_per_row_of_x) * pitch + chunk;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const u32 column = min(column0 + load_row + 32 * i, args.n - 1);
@@ -140,17 +203,11 @@ DEVICE void expert_gemm(const ExpertGemmArgs& args) {
     }
     uint4 x8[2], w8[4];
     auto load = [&](u32 k0) {
-        float v[8];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            load_row8(x[i], k0 + chunk, args.k, args.aligned, v);
-            x8[i] = pack8(v);
-        }
+        for (int i = 0; i < 2; i++)
+            if (load_row + 32 * i < loaded_rows) x8[i] = *(const uint4*)(x[i] + k0);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            dequantize_row8<W>(w[i], k0 + chunk, args.k, v);
-            w8[i] = pack8(v);
-        }
+        for (int i = 0; i < 4; i++) w8[i] = dequantize_row8_bf16<W>(w[i], k0 + chunk, args.k);
     };
     // The warp's part of the tile: 32 pairs and 32 columns.
     const u32 top = warp / 4 * 32, left = warp % 4 * 32;
@@ -159,13 +216,15 @@ DEVICE void expert_gemm(const ExpertGemmArgs& args) {
     for (u32 k0 = 0; k0 < args.k; k0 += K_STEP) {
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < 2; i++) *(uint4*)&xs[load_row + 32 * i][chunk] = x8[i];
+        for (int i = 0; i < 2; i++)
+            if (load_row + 32 * i < loaded_rows) *(uint4*)&xs[load_row + 32 * i][chunk] = x8[i];
 #pragma unroll
         for (int i = 0; i < 4; i++) *(uint4*)&ws[load_row + 32 * i][chunk] = w8[i];
         __syncthreads();
         if (k0 + K_STEP < args.k) load(k0 + K_STEP);
 #pragma unroll
         for (int k = 0; k < (int)K_STEP; k += 16) {
+            if (top >= tile.pairs) break;
             u32 a[2][4], b[2][4];
             // Lane l addresses row l % 16 and columns 8 (l / 16) of a 16 x 16 part: the four 8 x 8 matrices
             // of A, and of two B fragments, whose second and third matrix change places.
@@ -175,10 +234,12 @@ DEVICE void expert_gemm(const ExpertGemmArgs& args) {
                 ldmatrix_x4(b[i], shared_address(&ws[left + 16 * i + lane % 16][k + lane / 16 * 8]));
             }
 #pragma unroll
-            for (int i = 0; i < 2; i++)
+            for (int i = 0; i < 2; i++) {
+                if (top + 16 * i >= tile.pairs) continue;
 #pragma unroll
                 for (int j = 0; j < 4; j++)
                     mma_m16n8k16_bf16(sums[i][j], a[i], b[j / 2][j % 2], b[j / 2][2 + j % 2]);
+            }
         }
     }
     // Lane 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1 of each 16 x 8 part.

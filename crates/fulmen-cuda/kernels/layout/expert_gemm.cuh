@@ -6,6 +6,7 @@
 
 ASSERT_CONSTANT(TILE_M, 64);
 ASSERT_CONSTANT(TILE_N, 128);
+ASSERT_CONSTANT(K_STEP, 64);
 ASSERT_CONSTANT(THREADS, 256);
 ASSERT_CONSTANT(SORT_THREADS, 1024);
 ASSERT_CONSTANT(MAX_EXPERTS, 1024);
@@ -26,6 +27,14 @@ ASSERT_FIELD(ExpertSortArgs, top, u32, 36, 4);
 ASSERT_FIELD(ExpertSortArgs, n_experts, u32, 40, 4);
 ASSERT_FIELD(ExpertSortArgs, max_tiles, u32, 44, 4);
 
+ASSERT_STRUCT(ExpertPackArgs, 32);
+ASSERT_POINTER(ExpertPackArgs, x, 0, 8);
+ASSERT_POINTER(ExpertPackArgs, out, 8, 8);
+ASSERT_FIELD(ExpertPackArgs, rows, u32, 16, 4);
+ASSERT_FIELD(ExpertPackArgs, k, u32, 20, 4);
+ASSERT_FIELD(ExpertPackArgs, pitch, u32, 24, 4);
+ASSERT_FIELD(ExpertPackArgs, aligned, u32, 28, 4);
+
 ASSERT_STRUCT(ExpertGemmArgs, 104);
 ASSERT_POINTER(ExpertGemmArgs, x, 0, 8);
 ASSERT_POINTER(ExpertGemmArgs, w, 8, 8);
@@ -40,4 +49,4 @@ ASSERT_FIELD(ExpertGemmArgs, activation, GatedActivation, 72, 16);
 ASSERT_FIELD(ExpertGemmArgs, n, u32, 88, 4);
 ASSERT_FIELD(ExpertGemmArgs, k, u32, 92, 4);
 ASSERT_FIELD(ExpertGemmArgs, pairs_per_row_of_x, u32, 96, 4);
-ASSERT_FIELD(ExpertGemmArgs, aligned, u32, 100, 4);
+ASSERT_FIELD(ExpertGemmArgs, unused, u32, 100, 4);

@@ -1,6 +1,6 @@
-//! Launches of the grouped GEMM by expert id (`expert_gemm.cu`): pairs are sorted by expert, then each
-//! projection is one launch over tiles of pairs of one expert. The number of launches does not depend on the
-//! routing.
+//! Launches of the grouped GEMM by expert id (`expert_gemm.cu`): pairs are sorted by expert, x is packed as
+//! bf16, then each projection is one launch over tiles of pairs of one expert. The number of launches does not
+//! depend on the routing.
 
 use fulmen_core::DType;
 
@@ -12,6 +12,7 @@ use crate::queue::{Launch, Queue};
 /// Pairs and columns of a tile.
 const TILE_M: u32 = 64;
 const TILE_N: u32 = 128;
+const K_STEP: u32 = 64;
 const THREADS: u32 = 256;
 const SORT_THREADS: u32 = 1024;
 const MAX_EXPERTS: u32 = fulmen_core::MAX_EXPERTS;
@@ -21,7 +22,7 @@ const _: () = assert!(MAX_EXPERTS <= SORT_THREADS);
 
 kernel_args! {
     file: "expert_gemm.cu";
-    constants: [TILE_M, TILE_N, THREADS, SORT_THREADS, MAX_EXPERTS];
+    constants: [TILE_M, TILE_N, K_STEP, THREADS, SORT_THREADS, MAX_EXPERTS];
 
     struct ExpertTile {
         expert: u32,
@@ -41,6 +42,15 @@ kernel_args! {
         max_tiles: u32,
     }
 
+    struct ExpertPackArgs {
+        x: DevicePtr,
+        out: DevicePtr,
+        rows: u32,
+        k: u32,
+        pitch: u32,
+        aligned: u32,
+    }
+
     struct ExpertGemmArgs {
         x: DevicePtr,
         w: DevicePtr,
@@ -55,7 +65,7 @@ kernel_args! {
         n: u32,
         k: u32,
         pairs_per_row_of_x: u32,
-        aligned: u32,
+        unused: u32,
     }
 }
 
@@ -69,25 +79,51 @@ fn max_tiles(pairs: usize, n_experts: u32) -> usize {
     pairs / TILE_M as usize + pairs.min(n_experts as usize)
 }
 
-/// Bytes of sorted pairs and tiles.
-pub(super) fn group_bytes(pairs: usize, n_experts: u32) -> usize {
-    (pairs * 4).next_multiple_of(256) + max_tiles(pairs, n_experts) * size_of::<ExpertTile>()
+/// Where the parts of the scratch memory begin: the sorted pairs at 0, then these.
+struct Scratch {
+    tiles: usize,
+    x: usize,
+    bytes: usize,
 }
 
-/// The projections of one call, which have the same pairs. `scratch` has [`group_bytes`].
+impl Scratch {
+    /// Of so many pairs, and so many rows of `k` columns of x.
+    fn new(pairs: usize, n_experts: u32, x_rows: usize, k: u32) -> Scratch {
+        let tiles = (pairs * 4).next_multiple_of(256);
+        let x = tiles + (max_tiles(pairs, n_experts) * size_of::<ExpertTile>()).next_multiple_of(256);
+        Scratch { tiles, x, bytes: x + x_rows * k.next_multiple_of(K_STEP) as usize * 2 }
+    }
+}
+
+/// Bytes of scratch memory for so many pairs, and so many rows of `k` columns of x.
+pub(super) fn scratch_bytes(pairs: usize, n_experts: u32, x_rows: usize, k: u32) -> usize {
+    Scratch::new(pairs, n_experts, x_rows, k).bytes
+}
+
+/// The projections of one call, which have the same pairs and the same x. `scratch` has [`scratch_bytes`].
 pub(super) fn launch(queue: &mut Queue, projections: &[PairProjection], scratch: u64) -> Launched {
-    let Some(&PairProjection { ids, m, top, n_experts, .. }) = projections.first() else { return Ok(0) };
+    let Some(&PairProjection { x, x_by_pair, ids, m, k, top, n_experts, .. }) = projections.first() else {
+        return Ok(0);
+    };
     let pairs = m.saturating_mul(top);
-    let tiles = scratch + (pairs as u64 * 4).next_multiple_of(256);
+    let x_rows = if x_by_pair { pairs } else { m };
+    let parts = Scratch::new(pairs as usize, n_experts, x_rows as usize, k);
+    let (tiles, packed) = (scratch + parts.tiles as u64, scratch + parts.x as u64);
     let max_tiles = queue.rows("expert_gemm", max_tiles(pairs as usize, n_experts) as u64)?;
     let fault = queue.fault();
     let sort = ExpertSortArgs { ids, order: scratch, tiles, fault, pairs, top, n_experts, max_tiles };
     queue.launch(&Launch::new("expert_gemm", "expert_sort", 1, SORT_THREADS), &sort)?;
+    let pitch = k.next_multiple_of(K_STEP);
+    let aligned = if k.is_multiple_of(4) { wide(&[x]) } else { 0 };
+    let pack = ExpertPackArgs { x, out: packed, rows: x_rows, k, pitch, aligned };
+    let threads = u64::from(x_rows) * u64::from(pitch / 8);
+    let blocks = queue.blocks("expert_pack", threads.div_ceil(THREADS.into()))?;
+    queue.launch(&Launch::new("expert_gemm", "expert_pack", blocks, THREADS), &pack)?;
     for projection in projections {
-        let &PairProjection { x, x_by_pair, weight, bias, out, k, .. } = projection;
+        let &PairProjection { weight, bias, out, .. } = projection;
         let (n, (gate, weights, activation)) = (projection.n(), projection.epilogue());
         let args = ExpertGemmArgs {
-            x,
+            x: packed,
             w: weight.ptr,
             ids,
             order: scratch,
@@ -100,13 +136,13 @@ pub(super) fn launch(queue: &mut Queue, projections: &[PairProjection], scratch:
             n,
             k,
             pairs_per_row_of_x: if x_by_pair { 1 } else { top },
-            aligned: if k.is_multiple_of(4) { wide(&[x]) } else { 0 },
+            unused: 0,
         };
         let entry = format!("expert_gemm_{}", type_name(weight.dtype));
         let blocks = queue.blocks(&entry, n.div_ceil(TILE_N).into())?;
         queue.launch(&Launch::new("expert_gemm", &entry, blocks, THREADS).rows(max_tiles), &args)?;
     }
-    Ok(1 + projections.len())
+    Ok(2 + projections.len())
 }
 
 #[cfg(test)]

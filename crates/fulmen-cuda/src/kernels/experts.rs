@@ -1,8 +1,9 @@
 //! Matmuls by expert id: which kernels run a call.
 //!
-//! Up to [`GEMV_ROWS`] rows a GEMV reads the experts of each row (`expert_gemv.cu`). For more rows the pairs
-//! of a row and one of its experts are grouped by expert, and each group is a GEMM (`expert_gemm.cu`). What
-//! neither has a kernel for runs in f32, pair by pair (`expert_generic.cu`).
+//! A GEMV reads the experts of each row (`expert_gemv.cu`) for up to [`GEMV_ROWS`] rows, as long as there are
+//! not more pairs of a row and one of its experts than experts. Otherwise the pairs are grouped by expert, and
+//! each group is a GEMM (`expert_gemm.cu`). What neither has a kernel for runs in f32, pair by pair
+//! (`expert_generic.cu`).
 
 use fulmen_core::{ActivationForm, ExpertDownCall, ExpertGateUpCall, WeightArg};
 
@@ -18,6 +19,11 @@ const GEMV_ROWS: u32 = 32;
 const SWIGLU: u32 = 0;
 const GEGLU: u32 = 1;
 const CLAMPED_SWIGLU: u32 = 2;
+
+/// Whether the GEMV runs so many rows: not where most experts would be read for several of them.
+fn takes_gemv(m: u32, top: u32, n_experts: u32, batch_invariant: bool) -> bool {
+    m <= GEMV_ROWS && (m <= 2 || m * top <= n_experts) && !batch_invariant
+}
 
 kernel_args! {
     file: "experts.cuh";
@@ -116,8 +122,7 @@ pub(crate) fn launch_gate_up_planned(
     if call.m == 0 || call.gate.rows == 0 {
         return Ok(0);
     }
-    if call.m <= GEMV_ROWS
-        && !call.batch_invariant
+    if takes_gemv(call.m, call.top, call.n_experts, call.batch_invariant)
         && let Some(launched) = expert_gemv::launch_gate_up(queue, call, forwarding)
     {
         return launched;
@@ -126,7 +131,7 @@ pub(crate) fn launch_gate_up_planned(
     let gates = (pairs * call.n() as usize * 4).next_multiple_of(256);
     let grouped =
         !call.batch_invariant && expert_gemm::takes(call.gate.dtype) && expert_gemm::takes(call.up.dtype);
-    let groups = expert_gemm::group_bytes(pairs, call.n_experts);
+    let groups = expert_gemm::scratch_bytes(pairs, call.n_experts, call.m as usize, call.k);
     let scratch = queue.scratch(gates + groups)?;
     let up = PairProjection {
         x: call.input,
@@ -162,15 +167,15 @@ pub(crate) fn launch_down_planned(
     if call.m == 0 || call.down.rows == 0 {
         return Ok(0);
     }
-    if call.m <= GEMV_ROWS
-        && !call.batch_invariant
+    if takes_gemv(call.m, call.top, call.n_experts, call.batch_invariant)
         && let Some(launched) = expert_gemv::launch_down(queue, call, forwarding)
     {
         return launched;
     }
     let pairs = call.m as usize * call.top as usize;
     let results = (pairs * call.n() as usize * 4).next_multiple_of(256);
-    let scratch = queue.scratch(results + expert_gemm::group_bytes(pairs, call.n_experts))?;
+    let groups = expert_gemm::scratch_bytes(pairs, call.n_experts, pairs, call.k);
+    let scratch = queue.scratch(results + groups)?;
     let down = PairProjection {
         x: call.input,
         x_by_pair: true,

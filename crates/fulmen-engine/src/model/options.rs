@@ -27,7 +27,8 @@ pub struct EngineOptions {
     pub cache: DType,
     /// The largest number of rows of a step; 0 for what the device prefers.
     pub max_rows: u32,
-    /// The largest number of prefill rows beside decode rows; 0 for a fifth of `max_rows`.
+    /// The largest number of prefill rows beside decode rows; 0 for a fifth of `max_rows`, or for four times
+    /// the decode rows if that is more.
     pub prefill_rows: u32,
     /// Whether pages are kept for prompts with the same beginning. Not those of models with a recurrent
     /// state, of which there are no snapshots.
@@ -70,6 +71,11 @@ const MAX_ROWS: u32 = 2048;
 /// two tokens of a sequence: about 15 ms on an H200 with a model of 4 billion parameters.
 const PREFILL_SHARE: u32 = 5;
 
+/// Beside many decode rows, a step has up to so many rows for prompts for each of them. On an H200, a model of
+/// 4 billion parameters gives 256 sequences 16,300 instead of 14,100 tokens per second by 1024 rows beside 256,
+/// and the 99th percentile of the time between two tokens is 28 instead of 26 ms.
+const PREFILL_ROWS_PER_DECODE_ROW: u32 = 4;
+
 /// Bytes for KV pages of a device that does not say how many are free.
 const UNKNOWN_MEMORY: u64 = 2 << 30;
 
@@ -111,6 +117,7 @@ impl EngineOptions {
             max_sequences: self.max_sequences,
             buckets: buckets(max_rows),
             prefill_rows,
+            prefill_rows_per_decode_row: if self.prefill_rows == 0 { PREFILL_ROWS_PER_DECODE_ROW } else { 0 },
             queue_limit: self.queue_limit,
             preemption,
             prefix_cache: self.prefix_cache && !recurrent,

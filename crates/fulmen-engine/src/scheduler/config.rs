@@ -35,6 +35,9 @@ pub struct SchedulerConfig {
     /// The largest number of prefill rows in a step that also has decode rows. A larger number is faster in
     /// total and lets the decoding sequences wait longer for each token.
     pub prefill_rows: u32,
+    /// More of them where there are many decode rows: this number for each. A step of many decode rows takes
+    /// long by itself, so that proportionate chunks delay its tokens by about the same factor.
+    pub prefill_rows_per_decode_row: u32,
     /// Pages that stay free per running sequence when another is admitted, so that those that run can grow.
     pub reserve_pages: u32,
     /// The largest number of waiting requests.
@@ -68,6 +71,7 @@ impl SchedulerConfig {
             max_sequences: 256,
             buckets: (0..12).map(|power| 1 << power).collect(),
             prefill_rows: 512,
+            prefill_rows_per_decode_row: 0,
             reserve_pages: 1,
             queue_limit: 4096,
             aging: Duration::from_secs(5),
@@ -82,6 +86,11 @@ impl SchedulerConfig {
     /// The largest number of rows of a step.
     pub fn max_rows(&self) -> u32 {
         self.buckets.last().copied().unwrap_or(0)
+    }
+
+    /// The largest number of prefill rows beside so many decode rows.
+    pub(super) fn prefill_rows_beside(&self, decode_rows: u32) -> u32 {
+        self.prefill_rows.max(decode_rows.saturating_mul(self.prefill_rows_per_decode_row))
     }
 
     /// The smallest bucket that holds `rows` rows.

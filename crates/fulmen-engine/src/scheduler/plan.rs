@@ -66,7 +66,7 @@ impl Scheduler {
     fn plan_prefill(&mut self, plan: &mut StepPlan, parts: &mut Vec<Part>) {
         let mut budget = self.row_limit.saturating_sub(plan.rows.active);
         if plan.decode_rows > 0 {
-            budget = budget.min(self.config.prefill_rows);
+            budget = budget.min(self.config.prefill_rows_beside(plan.decode_rows));
         }
         let prompts = self.in_order(|sequence| sequence.is_prefilling() && sequence.has_row());
         let mut others: u32 = prompts.iter().map(|id| self.sequences[id].prefill_rows()).sum();
