@@ -1,6 +1,6 @@
 //! Launches of the grouped GEMM by expert id (`expert_gemm.cu`): pairs are sorted by expert, x is packed as
-//! bf16, then each projection is one launch over tiles of pairs of one expert. The number of launches does not
-//! depend on the routing.
+//! bf16, then each projection is one launch over tiles of pairs of one expert. The number of launches does
+//! not depend on the routing.
 
 use fulmen_core::DType;
 
