@@ -18,16 +18,21 @@ def run(code: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
 
 def interrupted(code: str) -> tuple[int, str, float]:
     """Sends SIGINT after the first line of output; the exit code, what was printed, and the seconds since."""
+    # A shell starts what runs in the background with SIGINT ignored, and Python leaves it so.
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + code
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
-    first = process.stdout.readline()
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    began = time.monotonic()
-    rest, _ = process.communicate(timeout=60)
-    return process.returncode, first + rest, time.monotonic() - began
+    try:
+        first = process.stdout.readline()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        rest, _ = process.communicate(timeout=60)
+        return process.returncode, first + rest, time.monotonic() - began
+    finally:
+        process.kill()
 
 
 GENERATE = """
