@@ -6,7 +6,8 @@
 // Algorithm
 //   y^T = W x^T. Weights are dequantized in registers to f16 A-fragments of wgmma.m64nNk16; x is its B
 //   operand in shared memory. Every byte of W is read once for up to 256 rows of x. Stream-K: all tiles times
-//   K chunks are split evenly over one block per SM (gemm_mixed_input.cuh).
+//   K chunks are split evenly over one block per SM (gemm_mixed_input.cuh). Q, K and V in two formats, as in
+//   half of the layers of Q4_K_M, are two such GEMMs in one launch, each with a part of the blocks.
 //
 // Tiles
 //   128 rows of W (two warpgroups of 64) x N = 32, 64, 128, 192 or 256 padded rows of x. K chunk: 256
@@ -76,8 +77,8 @@ struct WeightLoader {
 
     DEVICE WeightLoader(const GemmMixedInputArgs& args, SharedAddress ring, SharedAddress full)
         : args(args), ring(ring), full(full), place(args, 0, 0) {
-        const u32 item = args.items.begin(blockIdx.x);
-        left = args.items.begin(blockIdx.x + 1) - item;
+        const u32 item = args.items.begin(args.block());
+        left = args.items.begin(args.block() + 1) - item;
         tile = item / args.k_chunks, chunk = item - tile * args.k_chunks;
         begin_tile();
     }
@@ -159,8 +160,8 @@ struct MixedInputMainloop {
     // By the producer.
     DEVICE void produce_x() const {
         pdl_wait();
-        const u32 end = args.items.begin(blockIdx.x + 1);
-        u32 item = args.items.begin(blockIdx.x), chunk = item % args.k_chunks;
+        const u32 end = args.items.begin(args.block() + 1);
+        u32 item = args.items.begin(args.block()), chunk = item % args.k_chunks;
         PipelineState pipeline;
         for (; item < end; item++) {
             for (u32 half = 0; half < 2; half++) {
@@ -262,9 +263,9 @@ struct MixedInputGemm : MixedInputMainloop<F, N> {
         for (u32 stage = 0; stage < W_STAGES; stage++) loader.load(stage);
         pdl_wait();
         const u8* weight_rows = ring + lane / 4 * Loader::ROW_BYTES;
-        const u32 end = args.items.begin(blockIdx.x + 1);
-        u32 item = args.items.begin(blockIdx.x), tile = item / args.k_chunks;
-        u32 chunk = item - tile * args.k_chunks, slot = 2 * blockIdx.x;
+        const u32 end = args.items.begin(args.block() + 1);
+        u32 item = args.items.begin(args.block()), tile = item / args.k_chunks;
+        u32 chunk = item - tile * args.k_chunks, slot = 2 * args.block();
         Pipelines pipelines = {{}, {}, 0, false};
 #pragma unroll 1
         for (; item < end; tile++) {
@@ -292,7 +293,7 @@ struct MixedInputGemm : MixedInputMainloop<F, N> {
                 finish(sums, tile);
             else
                 store_partial(sums, slot);
-            slot = 2 * blockIdx.x + 1;
+            slot = 2 * args.block() + 1;
             chunk = 0;
         }
     }
@@ -338,8 +339,24 @@ struct MixedInputGemm : MixedInputMainloop<F, N> {
     ENTRY(q5_0, N) \
     ENTRY(q5_1, N) \
     ENTRY(q8_0, N)
+// Two GEMMs in one launch: the first blocks compute the first one.
+#define PAIR_ENTRY(FIRST, SECOND, N)                                                                     \
+    extern "C" __global__ void __launch_bounds__(threads(N), 1)                                          \
+        gemm_mixed_input_##FIRST##_##SECOND##_##N(const __grid_constant__ GemmMixedInputPairArgs args) { \
+        if (blockIdx.x < args.gemms[1].first_block)                                                      \
+            MixedInputGemm<FIRST, N>::run(args.gemms[0]);                                                \
+        else                                                                                             \
+            MixedInputGemm<SECOND, N>::run(args.gemms[1]);                                               \
+    }
+#define PAIRS(N)              \
+    PAIR_ENTRY(q4_k, q6_k, N) \
+    PAIR_ENTRY(q5_k, q6_k, N)
 FORMATS(32)
 FORMATS(64)
 FORMATS(128)
 FORMATS(192)
 FORMATS(256)
+PAIRS(64)
+PAIRS(128)
+PAIRS(192)
+PAIRS(256)

@@ -48,8 +48,19 @@ struct GemmMixedInputArgs {
     u32 gate_up;
     u32 padded_rows;  // N
     MixedInputWeight weights[MAX_WEIGHTS];
-    u32 gelu;  // the activation of the gate: 0 SiLU, 1 GELU
-    u32 unused[13];
+    u32 gelu;         // the activation of the gate: 0 SiLU, 1 GELU
+    u32 first_block;  // of the launch that computes this GEMM
+    u32 unused[12];
+
+    // The block's number among those of this GEMM.
+    DEVICE u32 block() const { return blockIdx.x - first_block; }
+};
+
+// Two GEMMs of one x in one launch: of weights in two formats.
+struct GemmMixedInputPairArgs {
+    GemmMixedInputArgs gemms[2];
+    u32 tiles;  // of the first
+    u32 unused[15];
 };
 #include "layout/gemm_mixed_input.cuh"
 

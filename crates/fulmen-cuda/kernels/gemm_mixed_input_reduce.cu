@@ -3,10 +3,10 @@
 // blocks have computed, in the order of the blocks, and finish its columns. Kernels of their own, because the
 // last block of a tile would take longer: it has one SM's share of the L2 bandwidth.
 //
-// - gemm_mixed_input_reduce: the columns of shared tiles, any number of weight matrices.
+// - gemm_mixed_input_reduce: the columns of shared tiles, any number of weight matrices. _pair: of two GEMMs.
 // - gemm_mixed_input_reduce_rows: whole rows of one result, also normed if an RMS norm follows, and
 //   packed as panels for the next GEMM (pack_row.cuh): one launch instead of a reduction, a norm and a
-//   conversion.
+//   conversion. _cluster2: two blocks a row, for few and long rows.
 // - Layouts: partials [slot][row of x][column of the tile], f32; results f32 [m, n]; panels (f16_panels.cuh).
 // - Tiles: four columns of a row per thread; all partials of four columns are loaded by one thread.
 // - Preconditions: those of the GEMM; by rows, one matrix or gate and up, with float4 columns.
@@ -14,14 +14,12 @@
 #include "gemm_mixed_input.cuh"
 #include "pack_row.cuh"
 
-// Grid: tiles x groups of REDUCE_ROWS rows of x; a thread finishes four columns of a row.
-extern "C" __global__ void __launch_bounds__(32 * REDUCE_ROWS)
-    gemm_mixed_input_reduce(const __grid_constant__ GemmMixedInputArgs args) {
-    pdl_begin();
-    const SharedTile tile(args, blockIdx.x);
+// Finishes four columns of a row of x in a tile, by a thread.
+DEVICE void reduce_tile(const GemmMixedInputArgs& args, u32 index) {
+    const SharedTile tile(args, index);
     if (tile.complete()) return;
     const u32 columns = args.gate_up ? TILE_ROWS / 2 : TILE_ROWS, in_tile = threadIdx.x % 32 * 4;
-    const WarpTile first(args, blockIdx.x, 0);
+    const WarpTile first(args, index, 0);
     const MixedInputWeight& weight = args.weights[first.weight];
     const u32 x_row = blockIdx.y * REDUCE_ROWS + threadIdx.x / 32, column = first.row + in_tile;
     if (x_row >= args.m || in_tile >= columns || column >= weight.rows) return;
@@ -44,6 +42,23 @@ extern "C" __global__ void __launch_bounds__(32 * REDUCE_ROWS)
             out[i] = tile.sum_one(args, x_row, at) * scale + bias + add;
         }
     }
+}
+
+// Grid: tiles x groups of REDUCE_ROWS rows of x.
+extern "C" __global__ void __launch_bounds__(32 * REDUCE_ROWS)
+    gemm_mixed_input_reduce(const __grid_constant__ GemmMixedInputArgs args) {
+    pdl_begin();
+    reduce_tile(args, blockIdx.x);
+}
+
+// Grid: tiles of both GEMMs x groups of REDUCE_ROWS rows of x.
+extern "C" __global__ void __launch_bounds__(32 * REDUCE_ROWS)
+    gemm_mixed_input_reduce_pair(const __grid_constant__ GemmMixedInputPairArgs args) {
+    pdl_begin();
+    if (blockIdx.x < args.tiles)
+        reduce_tile(args.gemms[0], blockIdx.x);
+    else
+        reduce_tile(args.gemms[1], blockIdx.x - args.tiles);
 }
 
 // One weight matrix, or gate and up: a block finishes all columns of a row of x, and packs them, after an RMS
@@ -74,15 +89,27 @@ struct ReducedRow {
     }
 };
 
-// Grid: rows of x.
-extern "C" __global__ void __launch_bounds__(1024)
-    gemm_mixed_input_reduce_rows(const __grid_constant__ ReduceRowsArgs args) {
+template <int CLUSTER>
+DEVICE void reduce_rows(const ReduceRowsArgs& args) {
     pdl_launch_dependents();
+    if (CLUSTER > 1) cluster_arrive_relaxed();
     const u32 columns = args.gemm.weights[0].rows;
     // The weights that were streamed since its last use have evicted gamma from L2.
     if (args.row.gamma && threadIdx.x == 0 && blockIdx.x < 2)
         cp_async_bulk_prefetch_l2_covering(args.row.gamma, columns * 4);
     pdl_wait();
-    ReducedRow source{args.gemm, blockIdx.x};
-    pack_row<Panels, 3>(args.row, source, blockIdx.x, columns, columns);
+    ReducedRow source{args.gemm, blockIdx.x / CLUSTER};
+    pack_row<Panels, 3, CLUSTER>(args.row, source, blockIdx.x / CLUSTER, columns, columns);
+}
+
+// Grid: rows of x.
+extern "C" __global__ void __launch_bounds__(1024)
+    gemm_mixed_input_reduce_rows(const __grid_constant__ ReduceRowsArgs args) {
+    reduce_rows<1>(args);
+}
+
+// Grid: rows of x, a cluster of two blocks for each.
+extern "C" __global__ void __launch_bounds__(1024)
+    gemm_mixed_input_reduce_rows_cluster2(const __grid_constant__ ReduceRowsArgs args) {
+    reduce_rows<2>(args);
 }

@@ -388,11 +388,14 @@ fn inactive_rows(
 ) -> Result<Option<InactiveRows>, BenchError> {
     let buckets = options.engine(concurrency).scheduler(model)?.buckets;
     let Some((active, bucket)) = most_inactive(&buckets, concurrency) else { return Ok(None) };
+    // Prompts of one token: but for the first, all steps decode only.
+    let output = options.input + options.output - 1;
+    let options = EngineBenchOptions { input: 1, output, ..options.clone() };
     let step = |buckets: Vec<u32>| -> Result<f64, BenchError> {
-        let mut load = Load::new(model, options, active, Some(buckets))?;
+        let mut load = Load::new(model, &options, active, Some(buckets))?;
         // The programs that occur are made and captured.
-        load.run(active, options.output.min(8), None)?;
-        let seen = load.run(active, options.output, None)?;
+        load.run(active, output.min(8), None)?;
+        let seen = load.run(active, output, None)?;
         Ok(1e3 * Latency::of(&seen.between).p50)
     };
     let largest = buckets.last().copied().unwrap_or(bucket);

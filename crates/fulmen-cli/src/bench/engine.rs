@@ -87,7 +87,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     max_rows: Option<u32>,
 
-    /// The most prefill rows in a step with decode rows; by default a quarter of the rows.
+    /// The most prefill rows in a step with decode rows; by default a fifth of the rows, or four for each
+    /// decode row if that is more.
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     prefill_rows: Option<u32>,
 

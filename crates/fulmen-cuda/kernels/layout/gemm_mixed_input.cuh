@@ -36,4 +36,10 @@ ASSERT_FIELD(GemmMixedInputArgs, gate_up, u32, 432, 4);
 ASSERT_FIELD(GemmMixedInputArgs, padded_rows, u32, 436, 4);
 ASSERT_FIELD(GemmMixedInputArgs, weights, MixedInputWeight, 440, 144);
 ASSERT_FIELD(GemmMixedInputArgs, gelu, u32, 584, 4);
-ASSERT_FIELD(GemmMixedInputArgs, unused, u32, 588, 52);
+ASSERT_FIELD(GemmMixedInputArgs, first_block, u32, 588, 4);
+ASSERT_FIELD(GemmMixedInputArgs, unused, u32, 592, 48);
+
+ASSERT_STRUCT(GemmMixedInputPairArgs, 1344);
+ASSERT_FIELD(GemmMixedInputPairArgs, gemms, GemmMixedInputArgs, 0, 1280);
+ASSERT_FIELD(GemmMixedInputPairArgs, tiles, u32, 1280, 4);
+ASSERT_FIELD(GemmMixedInputPairArgs, unused, u32, 1284, 60);

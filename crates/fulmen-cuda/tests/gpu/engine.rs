@@ -20,7 +20,9 @@ fn a_storm_gives_the_tokens_of_running_alone() {
                 ..EngineOptions::default()
             };
             let storm = Storm { requests: 100, max_tokens: 24, sampled: false, options, seed: 8 };
-            let stats = storm.near(&model, &Reference::new(recipe));
+            // With quantized weights one row rounds activations to 8 bits, and several rows to 16.
+            let most = if recipe == "f16" { 20 } else { 40 };
+            let stats = storm.near_but_for(most, &model, &Reference::new(recipe));
             let preempted = stats.dropped > 0 && stats.cancelled > 0;
             assert!(preempted && stats.prefix_cache.hits > 5, "{recipe}: {stats:?}");
         }

@@ -1,6 +1,7 @@
 //! Tests that need a GPU. Without one each test says that it was skipped; with `FULMEN_REQUIRE_CUDA=1` it
 //! fails.
 
+mod architectures;
 mod bulk_import;
 mod capture;
 mod drops;
@@ -12,12 +13,15 @@ mod faults;
 mod forwarding;
 #[path = "../../../fulmen-engine/tests/greedy/mod.rs"]
 mod greedy;
+#[path = "../../../fulmen-engine/tests/golden/architectures.rs"]
+mod llama_cpp;
 mod lost;
 mod memory;
 mod model;
 mod nccl;
 mod replay;
 mod runs;
+mod several_devices;
 mod threads;
 mod tickets;
 

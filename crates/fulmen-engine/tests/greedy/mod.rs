@@ -12,7 +12,7 @@ fn square_sum(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// The squared error relative to the expected values.
-fn nmse(got: &[f32], expected: &[f32]) -> f64 {
+pub(crate) fn nmse(got: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(got.len(), expected.len());
     let error = square_sum(got.iter().zip(expected).map(|(a, b)| f64::from(a - b)));
     error / square_sum(expected.iter().map(|&b| b.into()))

@@ -56,9 +56,18 @@ kernel_args! {
         pub(super) padded_rows: u32,
         pub(super) weights: [MixedInputWeight; MAX_WEIGHTS],
         pub(super) gelu: u32,
-        pub(super) unused: [u32; 13],
+        pub(super) first_block: u32,
+        pub(super) unused: [u32; 12],
+    }
+
+    #[derive(Debug)]
+    pub(super) struct GemmMixedInputPairArgs {
+        pub(super) gemms: [GemmMixedInputArgs; 2],
+        pub(super) tiles: u32,
+        pub(super) unused: [u32; 15],
     }
 }
 
 // The CUDA struct has the alignment of tensor maps.
 const _: () = assert!(size_of::<GemmMixedInputArgs>().is_multiple_of(64));
+const _: () = assert!(size_of::<GemmMixedInputPairArgs>().is_multiple_of(64));

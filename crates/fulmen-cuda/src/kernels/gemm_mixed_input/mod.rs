@@ -2,9 +2,9 @@
 //! (`gemm_mixed_input.cu`, which explains the kernel).
 //!
 //! A call packs the activations as f16 panels, after its RMS norm if it has one, unless the previous kernel
-//! has forwarded them so. It then launches one GEMM for the weights of each format, and a reduction where
-//! blocks share tiles. The reduction of one result also computes the norm that follows and packs the rows for
-//! the next call.
+//! has forwarded them so. It then launches one GEMM for the weights of each format, or for two formats that
+//! have a kernel for both, and a reduction where blocks share tiles. The reduction of one result also computes
+//! the norm that follows and packs the rows for the next call.
 
 mod args;
 mod reduce;
@@ -12,8 +12,8 @@ mod reduce;
 use fulmen_core::{ActivationForm, BackendError, DType};
 
 use self::args::{
-    CONSUMER_WARPS, GemmMixedInputArgs, MixedInputWeight, PRODUCER_WARP_ROWS, REDUCE_ROWS, SHARED_BYTES,
-    TILE_ROWS, WARP_ROWS,
+    CONSUMER_WARPS, GemmMixedInputArgs, GemmMixedInputPairArgs, MixedInputWeight, PRODUCER_WARP_ROWS,
+    REDUCE_ROWS, SHARED_BYTES, TILE_ROWS, WARP_ROWS,
 };
 use self::reduce::RowEnd;
 use super::even_split::{EvenSplit, MAX_ITEMS};
@@ -30,6 +30,9 @@ use crate::tensor_map::TensorMap;
 
 /// The most rows of activations.
 pub(super) const MAX_ROWS: u32 = ROWS[ROWS.len() - 1];
+
+/// The fewest padded rows of a launch of two GEMMs.
+const PAIR_ROWS: u32 = 64;
 
 /// Whether the device has these kernels.
 pub(super) fn supported(caps: Caps) -> bool {
@@ -153,6 +156,12 @@ impl Gemm {
         items.extra > 0 || !items.each.is_multiple_of(self.k_chunks)
     }
 
+    /// Bytes of the weights, rows padded to whole tiles and chunks.
+    fn bytes(&self) -> u64 {
+        let chunk = self.format.bytes(K_CHUNK as usize).unwrap_or(0) as u64;
+        u64::from(self.tiles * self.k_chunks) * u64::from(TILE_ROWS) * chunk
+    }
+
     /// Bytes of the partials of `rows` padded rows: two tiles per block.
     fn partial_bytes(&self, rows: u32) -> u64 {
         u64::from(self.blocks) * 2 * u64::from(CONSUMER_WARPS * WARP_ROWS) * u64::from(rows) * 4
@@ -173,15 +182,14 @@ impl Gemm {
     }
 
     /// `x` and `row_scales`: addresses of the panels and of their rows' scales.
-    fn launch(
+    fn args(
         &self,
-        queue: &mut Queue,
+        queue: &Queue,
         input: &MatmulInput,
         rows: u32,
         [x, row_scales, partials]: [u64; 3],
-        end: Option<RowEnd>,
-    ) -> Launched {
-        let args = GemmMixedInputArgs {
+    ) -> Result<GemmMixedInputArgs, BackendError> {
+        Ok(GemmMixedInputArgs {
             tensor_maps: self.tensor_maps(queue)?,
             x,
             row_scales,
@@ -195,8 +203,20 @@ impl Gemm {
             padded_rows: rows,
             weights: self.weights,
             gelu: self.gelu,
-            unused: [0; 13],
-        };
+            first_block: 0,
+            unused: [0; 12],
+        })
+    }
+
+    fn launch(
+        &self,
+        queue: &mut Queue,
+        input: &MatmulInput,
+        rows: u32,
+        addresses: [u64; 3],
+        end: Option<RowEnd>,
+    ) -> Launched {
+        let args = self.args(queue, input, rows, addresses)?;
         let entry = format!("gemm_mixed_input_{}_{rows}", type_name(self.format));
         let launch = Launch::new("gemm_mixed_input", &entry, self.blocks, threads(rows)).shared(SHARED_BYTES);
         queue.launch(&launch, &args)?;
@@ -238,9 +258,26 @@ fn weight(matmul: &Matmul, k: u32, first_tile: u32) -> Option<MixedInputWeight> 
     })
 }
 
+/// Whether a kernel has GEMMs of both formats for so many padded rows.
+fn has_pair(first: DType, second: DType, rows: u32) -> bool {
+    matches!(first, DType::Q4_K | DType::Q5_K) && second == DType::Q6_K && rows >= PAIR_ROWS
+}
+
+/// Divides the blocks of one launch between two GEMMs, by the bytes of their weights.
+fn share_blocks(gemms: &mut [Gemm], sms: u32) {
+    let work: Vec<u64> = gemms.iter().map(Gemm::bytes).collect();
+    let [first, second] = gemms else { return };
+    let sms = u64::from(sms).max(2);
+    let of_first = (sms * work[0] / (work[0] + work[1]).max(1)).clamp(1, sms - 1);
+    first.blocks = first.blocks.min(of_first as u32);
+    second.blocks = second.blocks.min((sms - of_first) as u32);
+}
+
 /// The GEMMs of a call, and their scratch memory: panels of the activations, partials.
 struct Plan {
     gemms: Vec<Gemm>,
+    /// Whether the two GEMMs are one launch.
+    paired: bool,
     /// Padded rows of a launch.
     rows: u32,
     orders: PanelOrders,
@@ -255,11 +292,17 @@ impl Plan {
         let rows = padded_rows(input.m)?;
         let gemms: Option<Vec<Gemm>> =
             groups.iter().flat_map(by_format).map(|group| Gemm::new(input.k, &group, sms)).collect();
-        let gemms = gemms?;
+        let mut gemms = gemms?;
         let orders = PanelOrders::of(gemms.iter().map(|gemm| gemm.order))?;
+        let paired =
+            matches!(&gemms[..], [a, b] if !a.gate_up && !b.gate_up && has_pair(a.format, b.format, rows));
+        if paired {
+            share_blocks(&mut gemms, sms);
+        }
         let partials = orders.bytes(rows, input.k);
-        let bytes = partials + gemms.iter().map(|gemm| gemm.partial_bytes(rows)).max()?;
-        Some(Plan { gemms, rows, orders, partials, bytes })
+        let bytes_of = gemms.iter().map(|gemm| gemm.partial_bytes(rows));
+        let bytes = partials + if paired { bytes_of.sum() } else { bytes_of.max()? };
+        Some(Plan { gemms, paired, rows, orders, partials, bytes })
     }
 
     /// `forwarded`: where the activations lie, if they were forwarded. `end`: what happens to the rows of the
@@ -278,10 +321,45 @@ impl Plan {
             launch_panels(queue, input, &x)?;
             launched += 1;
         }
+        let addresses = |gemm: &Gemm| [x.of(gemm.order), x.row_scales, base + self.partials];
+        if let [first, second] = &self.gemms[..]
+            && self.paired
+        {
+            return Ok(launched + self.launch_pair(queue, input, first, second, addresses)?);
+        }
         for gemm in &self.gemms {
-            let panels = [x.of(gemm.order), x.row_scales, base + self.partials];
-            launched += gemm.launch(queue, input, self.rows, panels, end)?;
+            launched += gemm.launch(queue, input, self.rows, addresses(gemm), end)?;
         }
         Ok(launched)
+    }
+
+    /// Both GEMMs in one launch, and the reduction of both.
+    fn launch_pair(
+        &self,
+        queue: &mut Queue,
+        input: &MatmulInput,
+        first: &Gemm,
+        second: &Gemm,
+        addresses: impl Fn(&Gemm) -> [u64; 3],
+    ) -> Launched {
+        let rows = self.rows;
+        let a = first.args(queue, input, rows, addresses(first))?;
+        let mut b = second.args(queue, input, rows, addresses(second))?;
+        b.partials += first.partial_bytes(rows);
+        b.first_block = first.blocks;
+        let args = GemmMixedInputPairArgs { gemms: [a, b], tiles: first.tiles, unused: [0; 15] };
+        let [from, to] = [first, second].map(|gemm| type_name(gemm.format));
+        let entry = format!("gemm_mixed_input_{from}_{to}_{rows}");
+        let blocks = first.blocks + second.blocks;
+        let launch = Launch::new("gemm_mixed_input", &entry, blocks, threads(rows)).shared(SHARED_BYTES);
+        queue.launch(&launch, &args)?;
+        if !first.shares_tiles() && !second.shares_tiles() {
+            return Ok(1);
+        }
+        let entry = "gemm_mixed_input_reduce_pair";
+        let tiles = first.tiles + second.tiles;
+        let reduce = Launch::new("gemm_mixed_input_reduce", entry, tiles, 32 * REDUCE_ROWS);
+        queue.launch(&reduce.rows(input.m.div_ceil(REDUCE_ROWS)), &args)?;
+        Ok(2)
     }
 }

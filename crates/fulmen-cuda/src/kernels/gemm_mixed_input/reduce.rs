@@ -13,6 +13,9 @@ use fulmen_core::BackendError;
 const MAX_THREADS: u32 = 1024;
 /// Above this many rows there are more blocks than SMs, and half the threads for each are faster.
 const FEW_ROWS: u32 = 128;
+/// Up to this many rows, those of more than [`LONG_ROW`] columns have two blocks each.
+const CLUSTER_ROWS: u32 = 64;
+const LONG_ROW: u32 = 4 * MAX_THREADS;
 
 kernel_args! {
     file: "gemm_mixed_input_reduce.cu";
@@ -37,9 +40,17 @@ impl RowEnd {
     pub(super) fn launch(&self, queue: &mut Queue, gemm: &GemmMixedInputArgs) -> Result<(), BackendError> {
         let row = PackRowArgs::new(self.norm);
         let row = self.panels.map_or(row, |panels| row.panels(&panels));
-        let threads = threads(gemm.weights[0].rows, gemm.m);
-        let launch = Launch::new("gemm_mixed_input_reduce", "gemm_mixed_input_reduce_rows", gemm.m, threads);
-        queue.launch(&launch, &ReduceRowsArgs { gemm: *gemm, row, unused: [0; 2] })?;
+        let (columns, rows) = (gemm.weights[0].rows, gemm.m);
+        let args = ReduceRowsArgs { gemm: *gemm, row, unused: [0; 2] };
+        let file = "gemm_mixed_input_reduce";
+        let launch = if rows <= CLUSTER_ROWS && columns > LONG_ROW {
+            let (entry, threads) =
+                ("gemm_mixed_input_reduce_rows_cluster2", threads(columns.div_ceil(2), rows));
+            Launch { cluster: 2, ..Launch::new(file, entry, 2 * rows, threads) }
+        } else {
+            Launch::new(file, "gemm_mixed_input_reduce_rows", rows, threads(columns, rows))
+        };
+        queue.launch(&launch, &args)?;
         Ok(())
     }
 }
