@@ -6,7 +6,7 @@ use fulmen_core::{BackendError, ReadTicket};
 use fulmen_model::ModelError;
 
 use super::logit_edits::RowEdits;
-use super::options::{EngineOptions, graph_spec};
+use super::options::{EngineOptions, Slots, graph_spec};
 use super::programs::{OutputNeeds, ProgramKey, ProgramModes, out_of_memory};
 use super::reads::{LOG_PROBS_WIDTH, Reads};
 use super::row_arrays::row_arrays;
@@ -36,8 +36,7 @@ pub(super) struct Pending {
 /// after the other.
 pub struct ModelDevice {
     pub(super) model: Model,
-    /// Slots of sequences. One more is that of inactive rows.
-    slots: u32,
+    slots: Slots,
     context: u32,
     vocabulary: u32,
     /// One for each stage of the model's placement.
@@ -86,6 +85,7 @@ impl ModelDevice {
             let (what, expected) = ("the groups of layers", "one of full attention".to_owned());
             return Err(ModelError::Option { what, expected, found });
         };
+        let slots = Slots::new(model.config(), slots);
         let spec = graph_spec(options.cache, slots, context, group.pages);
         let modes = ProgramModes { eager: options.eager, batch_invariant: config.batch_invariant };
         let (max_rows, host_pages) = (config.max_rows(), group.host_pages);
@@ -97,8 +97,8 @@ impl ModelDevice {
             context,
             vocabulary,
             stages: stages.map(|stage| DeviceStage::new(model, stage, spec, sizes, modes)).collect(),
-            sampling: vec![SlotSampling::default(); slots as usize],
-            states: model.config().delta_net.map(|_| StatePositions::new(slots)),
+            sampling: vec![SlotSampling::default(); slots.sequences as usize],
+            states: model.config().delta_net.map(|_| StatePositions::new(slots.sequences)),
             pending: VecDeque::new(),
             launches: 0,
             followers: None,
@@ -128,8 +128,8 @@ impl ModelDevice {
             return Err(failed(format!("arrays of {sizes:?} for {active} rows of {}", plan.bucket)));
         }
         for row in rows.iter() {
-            if row.slot >= self.slots || row.position >= self.context {
-                return Err(failed(format!("{row:?} of {} slots of {}", self.slots, self.context)));
+            if row.slot >= self.slots.sequences || row.position >= self.context {
+                return Err(failed(format!("{row:?} of {} slots of {}", self.slots.sequences, self.context)));
             }
         }
         if let Some(states) = &self.states {

@@ -204,13 +204,14 @@ impl EngineOptions {
         context: u32,
         max_rows: u32,
     ) -> Result<u64, ModelError> {
-        let spec = graph_spec(self.cache, self.max_sequences, context, 1);
+        let slots = Slots::new(config, self.max_sequences);
+        let spec = graph_spec(self.cache, slots, context, 1);
         let outputs = self.max_sequences.min(max_rows);
         let (arena, rows) = Programs::memory(plan, (stage, &spec), max_rows, outputs)?;
         let edits = EditBuffers::bytes(outputs.next_power_of_two(), config.vocabulary).iter().sum::<usize>();
         // The page table is smaller than the history.
-        let history = 4 * (self.max_sequences as usize + 1) * context as usize;
-        let states = config.state_bytes(stage).saturating_mul(u64::from(self.max_sequences) + 1);
+        let history = 4 * slots.all() as usize * context as usize;
+        let states = config.state_bytes(stage).saturating_mul(slots.all().into());
         Ok(((arena + rows + edits + 2 * history) as u64).saturating_add(states))
     }
 
@@ -240,13 +241,39 @@ impl EngineOptions {
     }
 }
 
+/// The slots of an engine: those of sequences, then those of inactive rows, which share one KV page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slots {
+    pub(super) sequences: u32,
+    pub(super) inactive: u32,
+}
+
+impl Slots {
+    /// A decode step has at most a fifth of inactive rows, each with a slot of its own: attention is slow
+    /// where many rows are of one sequence. Recurrent states are large, and inactive rows share one.
+    pub(super) fn new(config: &Config, sequences: u32) -> Slots {
+        let inactive = if config.delta_net.is_some() { 1 } else { sequences / 4 + 1 };
+        Slots { sequences, inactive }
+    }
+
+    pub(super) fn all(self) -> u32 {
+        self.sequences.saturating_add(self.inactive)
+    }
+
+    /// The slot and the position of an inactive row, by its number among them. Those of one slot have
+    /// positions that follow each other, so that they read what they have stored in the same step.
+    pub(super) fn of_inactive(self, number: u32) -> (u32, u32) {
+        (self.sequences + number % self.inactive, number / self.inactive % fulmen_core::KV_PAGE)
+    }
+}
+
 /// The graphs of an engine with so many slots and KV pages, but for their step.
-pub(super) fn graph_spec(cache: DType, slots: u32, context: u32, pages: u32) -> GraphSpec {
+pub(super) fn graph_spec(cache: DType, slots: Slots, context: u32, pages: u32) -> GraphSpec {
     GraphSpec {
         step: Step::Mixed { rows: 1, chunks: 0, results: None },
         cache,
-        // The last slot and the last page are those of inactive rows.
-        sequences: slots.saturating_add(1),
+        // The last page is that of inactive rows.
+        sequences: slots.all(),
         capacity: context,
         pages: pages.saturating_add(1),
         stage: None,

@@ -1,32 +1,32 @@
 //! The rows of a step as the arrays that a program reads.
 
 use fulmen_core::sampling::{Penalties, SampleState};
-use fulmen_core::{KV_PAGE, PrefillChunk, attention_work};
+use fulmen_core::{PrefillChunk, attention_work};
 use fulmen_model::ModelError;
 
+use super::options::Slots;
 use super::programs::ProgramKey;
 use super::row_block::RowArrays;
 use super::sampling::SlotSampling;
 use crate::step::{NO_SLOT, StepPlan};
 
-/// The arrays of a step for a program of `key`. The slot behind the `slots` of sequences is that of inactive
-/// rows.
+/// The arrays of a step for a program of `key`.
 pub(super) fn row_arrays(
     plan: &StepPlan,
     key: ProgramKey,
-    slots: u32,
+    slots: Slots,
     sampling: &[SlotSampling],
 ) -> Result<RowArrays, ModelError> {
-    // Inactive rows are those of a slot of their own. They are in no chunk, so that attention leaves them
-    // out; in a step without chunks they are like decode rows.
+    // Inactive rows have slots of their own. They are in no chunk, so that attention leaves them out; in a
+    // step without chunks they are like decode rows.
     let rows = || (0..).zip(&plan.rows.slots);
     let place = |(row, &slot): (u32, &u32)| match slot {
-        NO_SLOT => (row.wrapping_sub(plan.rows.active) % KV_PAGE, slots),
-        slot => (plan.rows.positions[row as usize], slot),
+        NO_SLOT => slots.of_inactive(row.wrapping_sub(plan.rows.active)),
+        slot => (slot, plan.rows.positions[row as usize]),
     };
     let mut arrays = RowArrays {
-        positions: rows().map(|row| place(row).0).collect(),
-        slots: rows().map(|row| place(row).1).collect(),
+        positions: rows().map(|row| place(row).1).collect(),
+        slots: rows().map(|row| place(row).0).collect(),
         work: work_list(plan, key.chunks)?,
         ..RowArrays::default()
     };
@@ -43,7 +43,7 @@ pub(super) fn row_arrays(
     let outputs = key.outputs as usize;
     arrays.output_rows.resize(outputs, 0);
     arrays.output_positions.resize(outputs, 0);
-    arrays.output_slots.resize(outputs, slots);
+    arrays.output_slots.resize(outputs, slots.sequences);
     arrays.sampling.resize(outputs, SampleState::greedy());
     arrays.penalties.resize(outputs, Penalties::NONE);
     Ok(arrays)

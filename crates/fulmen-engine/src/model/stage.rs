@@ -10,7 +10,7 @@ use fulmen_model::ModelError;
 use fulmen_model::arch::{GraphSpec, Stage, names};
 
 use super::logit_edits::{EditBuffers, RowEdits};
-use super::options::{EngineOptions, pool};
+use super::options::{EngineOptions, Slots, pool};
 use super::programs::{Compiled, ProgramKey, ProgramModes, Programs};
 use super::row_block::RowArrays;
 use super::transfers::{HostPages, LayerPool};
@@ -28,8 +28,7 @@ pub(super) struct DrawnToken {
 /// Sizes that all stages share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StageSizes {
-    /// Slots of sequences. One more is that of inactive rows.
-    pub(super) slots: u32,
+    pub(super) slots: Slots,
     pub(super) context: u32,
     pub(super) vocabulary: u32,
     pub(super) max_rows: u32,
@@ -84,7 +83,7 @@ impl DeviceStage {
             layers: Vec::new(),
             history: 0,
             table: 0,
-            pages: vec![NO_PAGE; (sizes.slots as usize + 1) * columns],
+            pages: vec![NO_PAGE; sizes.slots.all() as usize * columns],
             columns,
             host: HostPages::new(sizes.host_pages),
             edits: EditBuffers::default(),
@@ -103,13 +102,14 @@ impl DeviceStage {
     ) -> Result<(), ModelError> {
         let (stage, sizes) = (self.stage(), self.sizes);
         let layouts = pool(model.rank_config(), options.cache, stage)?.layers;
-        let max_outputs = sizes.slots.min(sizes.max_rows);
+        let max_outputs = sizes.slots.sequences.min(sizes.max_rows);
         let plan = |spec: &GraphSpec| model.plan(spec);
         let (arena, rows) = Programs::memory(plan, (stage, spec), sizes.max_rows, max_outputs)?;
         let edits = EditBuffers::bytes(max_outputs.next_power_of_two(), sizes.vocabulary);
         let mut bindings = model.stage_weights(self.number).clone();
-        let inactive = self.pages.len() - self.columns;
-        self.pages[inactive] = spec.pages - 1;
+        for slot in sizes.slots.sequences..sizes.slots.all() {
+            self.pages[slot as usize * self.columns] = spec.pages - 1;
+        }
         model.with_stage(self.number, |device| {
             let mut alloc = |device: &mut dyn Backend, bytes: usize| {
                 let ptr = device.alloc(bytes.max(1))?;
@@ -133,7 +133,8 @@ impl DeviceStage {
             if stage.is_first() || stage.is_last() {
                 self.history = alloc(device, line * spec.sequences as usize)?;
                 // Inactive rows embed token 0.
-                device.write(self.history + (line * sizes.slots as usize) as u64, &vec![0; line])?;
+                let (first, count) = (sizes.slots.sequences as usize, sizes.slots.inactive as usize);
+                device.write(self.history + (line * first) as u64, &vec![0; line * count])?;
                 bindings.set(names::HISTORY, self.history);
             }
             let (arena, rows) = ((alloc(device, arena)?, arena), (alloc(device, rows)?, rows));
@@ -208,8 +209,8 @@ impl DeviceStage {
         let mut changed: Vec<usize> = Vec::with_capacity(edits.len());
         for edit in edits {
             let (column, value) = (edit.index as usize, edit.slot);
-            if edit.slot >= self.sizes.slots || column >= self.columns {
-                let limit = self.sizes.slots;
+            if edit.slot >= self.sizes.slots.sequences || column >= self.columns {
+                let limit = self.sizes.slots.sequences;
                 return Err(BackendError::Index { what: "the slot of a page", row: column, value, limit });
             }
             let at = edit.slot as usize * self.columns + column;
