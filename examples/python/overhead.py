@@ -1,6 +1,6 @@
 """What Python costs: decoding, array round trips, replays. Prints figures as JSON, asserts nothing.
 
-python overhead.py [DEVICE] [MODEL]     the device of the model; arrays run on wgpu
+python overhead.py [DEVICE] [MODEL]     the device of the model; arrays run on wgpu, where there is a device
 
 scripts/bench-python compares them with those of Rust.
 """
@@ -65,13 +65,19 @@ class Idle:
     def execute(self) -> None:
         """Nothing."""
 
+    def write(self, value: object, array: object) -> None:
+        """Nothing."""
+
 
 def replays() -> dict[str, float]:
-    """Microseconds of one of 100 replays of a small batch, and of Python's part of it."""
+    """Microseconds of one of 100 replays of a small batch, without and with a new input, and of their parts:
+    the layer of Python around the module, a call into the module, and its call that writes an input."""
     batch = fulmen.Batch()
-    value = fulmen.relu(batch.upload(np.ones(64, np.float32)) * 2)
+    x = batch.upload(np.ones(64, np.float32))
+    value = fulmen.relu(x * 2)
     batch.run(value)
     native = batch._native
+    array = np.full(64, 3, np.float32)
 
     def hundred(call: Callable[[], object]) -> float:
         began = time.perf_counter()
@@ -79,20 +85,39 @@ def replays() -> dict[str, float]:
             call()
         return (time.perf_counter() - began) / 100 * 1e6
 
-    def replay() -> float:
-        each = hundred(batch.replay)
+    def replay(inputs: dict[fulmen.Value, np.ndarray]) -> float:
+        each = hundred(lambda: batch.replay(inputs))
         batch.read(value)
         return each
 
-    whole = best(20, replay)
-    # A call into the module that takes the batch's lock, and the layer of Python around it.
+    def write() -> float:
+        each = hundred(lambda: native.write(x._value, array))
+        batch.run(value)
+        return each
+
+    whole = best(20, lambda: replay({}))
+    with_input = best(20, lambda: replay({x: array}))
+    assert (batch.read(value) == 6).all()
+    # A call into the module that takes the batch's lock.
     call = best(20, lambda: hundred(native.counts))
+    write_call = best(20, write)
     batch._native = Idle()  # type: ignore[assignment]
     layer = best(20, lambda: hundred(batch.replay))
-    return {"replay_us": whole, "python_us": call + layer}
+    layer_input = best(20, lambda: hundred(lambda: batch.replay({x: array})))
+    return {
+        "replay_us": whole,
+        "replay_input_us": with_input,
+        "call_us": call,
+        "input_us": write_call,
+        "layer_us": layer,
+        "layer_input_us": layer_input,
+    }
 
 
 if __name__ == "__main__":
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
     path = sys.argv[2] if len(sys.argv) > 2 else None
-    print(json.dumps({**decode(device, path), **round_trip(), **replays()}))
+    figures = decode(device, path)
+    if any(found.backend == "wgpu" for found in fulmen.devices()):
+        figures.update({**round_trip(), **replays()})
+    print(json.dumps(figures))

@@ -46,7 +46,8 @@ use fulmen_core::timeline;
 /// Run large language models on the CPU, on any GPU through wgpu, and at full speed on NVIDIA GPUs through
 /// CUDA.
 #[derive(Debug, Parser)]
-#[command(name = "fulmen", version = version::VERSION, propagate_version = true)]
+#[command(name = "fulmen", version = version::VERSION, long_version = version::long())]
+#[command(propagate_version = true)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(flatten)]

@@ -35,7 +35,9 @@ impl CommandError for ManError {}
 
 pub(crate) fn run(args: &Args) -> Result<(), ManError> {
     let folder = &args.out;
+    // The long version says what this machine has.
+    let command = crate::Cli::command().long_version(None);
     std::fs::create_dir_all(folder)
-        .and_then(|()| clap_mangen::generate_to(crate::Cli::command(), folder))
+        .and_then(|()| clap_mangen::generate_to(command, folder))
         .map_err(|error| ManError { folder: folder.clone(), error })
 }

@@ -1,6 +1,7 @@
 //! `fulmen version`: the version, and what this command was built from and for.
 
 use std::io;
+use std::sync::LazyLock;
 
 use fulmen::Registry;
 use fulmen_core::BackendName;
@@ -14,7 +15,7 @@ use crate::select::{CUDA, WGPU};
 
 /// Show the version, the commit, the backends and the instruction sets of this command.
 ///
-/// `fulmen --version` prints the first line alone.
+/// `fulmen --version` prints the same, and `fulmen -V` the first line alone.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -28,7 +29,7 @@ Examples:
   fulmen version
   fulmen version --json | jq -r .commit";
 
-/// What `--version` prints after the name: the version, and in parentheses the commit and its date.
+/// What `-V` prints after the name: the version, and in parentheses the commit and its date.
 pub(crate) const VERSION: &str = match (COMMIT.is_empty(), COMMIT_DATE.is_empty()) {
     (true, _) => env!("CARGO_PKG_VERSION"),
     (false, true) => concat!(env!("CARGO_PKG_VERSION"), " (", env!("FULMEN_COMMIT"), ")"),
@@ -40,6 +41,15 @@ pub(crate) const VERSION: &str = match (COMMIT.is_empty(), COMMIT_DATE.is_empty(
 // Written by build.rs; empty where the commit is not known.
 const COMMIT: &str = env!("FULMEN_COMMIT");
 const COMMIT_DATE: &str = env!("FULMEN_COMMIT_DATE");
+
+/// What `--version` prints after the name: the version and all details.
+pub(crate) fn long() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let text = Details::new().text();
+        text.trim_end().trim_start_matches("fulmen ").to_owned()
+    });
+    &TEXT
+}
 
 /// The version cannot be printed.
 #[derive(Debug, thiserror::Error)]

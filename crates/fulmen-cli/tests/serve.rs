@@ -254,6 +254,31 @@ fn keys_and_presets_come_from_files() {
 }
 
 #[test]
+fn an_alias_of_the_configuration_is_served_under_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, file) = (folder.path().join("tiny.gguf"), folder.path().join("c.toml"));
+    let synth = ["synth", "tiny-llama", model.to_str().unwrap(), "--type", "q8_0"];
+    assert_eq!(output(&mut fulmen(&synth)).2, Some(0));
+    std::fs::write(&file, format!("[aliases]\nmine = '{}'\n", model.display())).unwrap();
+    let config = ["--config", file.to_str().unwrap()];
+    let server = start(&[config[0], config[1], "mine"], "");
+    let (status, text) = server.request("GET", "/v1/models", "", "");
+    let models: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &models["data"][0]["id"]), (200, &json!("mine")), "{text}");
+    assert_eq!(models["data"].as_array().unwrap().len(), 1, "{text}");
+    let answer = server.post(
+        "/v1/completions",
+        &json!({ "model": "mine", "prompt": "Once upon a time", "max_tokens": 1, "temperature": 0 }),
+    );
+    assert_eq!((&answer["model"], &answer["usage"]["completion_tokens"]), (&json!("mine"), &json!(1)));
+    assert_eq!(server.end(), Some(0));
+    // A name that is no alias, no file and no model in the cache.
+    let mut wrong = fulmen(&["serve", "nine", "--port", "0", "--device", "cpu", config[0], config[1]]);
+    let (_, stderr, code) = output(&mut wrong);
+    assert!(code == Some(1) && stderr.contains("nine"), "{stderr}");
+}
+
+#[test]
 fn wrong_usage_is_refused() {
     let cases: [(&[&str], &str); 5] = [
         (&["serve", "--host", "0.0.0.0", "--port", "0"], "API key"),

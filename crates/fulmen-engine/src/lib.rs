@@ -39,8 +39,8 @@ pub use engine::{AnyDevice, EVENT_CAPACITY, Engine, RequestHandle, Shutdown};
 pub use error::{AuditError, ConfigError, DeviceLost, EngineError, LaunchError, Leak, RequestError};
 pub use generation::{
     Chat, Device, FitFor, GenerateOptions, Generated, Generation, GpuLayers, LayerFit, LoadOptions,
-    LoadProgress, Model, Perplexity, PerplexityOptions, Sampling, Session, SessionOptions, fit_layers,
-    limit_memory,
+    LoadProgress, Model, Perplexity, PerplexityOptions, Pooling, Sampling, Session, SessionOptions,
+    fit_layers, limit_memory,
 };
 pub use model::{EngineOptions, ModelSampling, TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
 pub use ranks::{

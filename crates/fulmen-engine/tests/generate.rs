@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use fulmen_core::DType;
 use fulmen_cpu::CpuDispatcher;
 use fulmen_engine::generation::FinishReason;
-use fulmen_engine::{GenerateOptions, Generated, LoadOptions, Model, Sampling, SessionOptions};
+use fulmen_engine::{GenerateOptions, Generated, LoadOptions, Model, Pooling, Sampling, SessionOptions};
 use fulmen_model::ModelError;
+use fulmen_model::gguf::GgufWriter;
 use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::tokenizer::Special;
 
@@ -197,6 +198,49 @@ fn texts_have_embeddings() {
     assert_eq!(a.len(), model.config().hidden as usize);
     assert!(a != b && a.iter().all(|x| x.is_finite()));
     assert_eq!(model.embed("Hello there").unwrap(), a);
+}
+
+#[test]
+fn embeddings_are_pooled_as_the_file_says() {
+    let shape = ModelShape { layers: 2, ..ModelShape::preset("tiny-qwen3").unwrap() };
+    let synth = Synth::new(shape, "f32".parse().unwrap(), 5);
+    let (tensors, key) = (synth.tensors().unwrap(), "qwen3.pooling_type");
+    let with_pooling = |number: Option<u32>| {
+        let mut metadata = synth.metadata();
+        if let Some(number) = number {
+            metadata.set(key, number);
+        }
+        let mut writer = GgufWriter::new(Vec::new(), &metadata, &tensors).unwrap();
+        for tensor in &tensors {
+            writer.write(tensor.name(), &synth.data(tensor).unwrap()).unwrap();
+        }
+        // Chunks of 4 tokens: the mean is one of several chunks.
+        let session =
+            SessionOptions { context: 128, chunk: 4, cache: DType::F32, ..SessionOptions::default() };
+        let options = LoadOptions { session, ..LoadOptions::default() };
+        let bytes = Arc::new(writer.finish().unwrap());
+        Model::from_bytes(bytes, Box::new(CpuDispatcher::with_threads(2)), options).unwrap()
+    };
+    let model = with_pooling(None);
+    assert_eq!(model.pooling().unwrap(), Pooling::Last);
+    let text = "Hello there, how are you?";
+    let tokens = model.tokenizer().unwrap().encode_prompt(text, Special::AsText);
+    assert!(tokens.len() > 5);
+    let mut session = model.session().unwrap();
+    let states: Vec<Vec<f32>> = tokens.iter().map(|&token| session.hidden(0, &[token]).unwrap()).collect();
+    let mean: Vec<f32> = (0..states[0].len())
+        .map(|at| (states.iter().map(|state| f64::from(state[at])).sum::<f64>() / states.len() as f64) as f32)
+        .collect();
+    let expected = [(None, states.last()), (Some(1), Some(&mean)), (Some(2), states.first())];
+    for (number, expected) in expected.into_iter().chain([(Some(3), states.last())]) {
+        let got = with_pooling(number).embed(text).unwrap();
+        let far = got.iter().zip(expected.unwrap()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(far < 1e-4, "pooling {number:?}: {far}");
+    }
+    for number in [0, 4, 99] {
+        let error = with_pooling(Some(number)).embed(text).unwrap_err();
+        assert!(matches!(&error, ModelError::Value { key: named, .. } if named == key), "{error}");
+    }
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn tokenizer(row: &Value, pre: &str) -> Tokenizer {
 fn ids_are_those_of_llama_cpp() {
     let golden: Value = serde_json::from_str(include_str!("golden/tokenizers.json")).unwrap();
     let texts = strings(&golden["texts"]);
-    let mut compared = 0;
+    let (mut compared, mut cut_down) = (0, 0);
     for row in golden["tokenizers"].as_array().unwrap() {
         let mut first: Option<Vec<Vec<u32>>> = None;
         // Only the differences from the pre-tokenizer with the full list are stored.
@@ -45,6 +45,7 @@ fn ids_are_those_of_llama_cpp() {
             cases.iter().partition(|(_, case)| case["as_text"].is_array());
         for (pre, case) in whole.into_iter().chain(others) {
             let tokenizer = tokenizer(row, pre);
+            cut_down += usize::from(tokenizer.merges_without_token() > 50);
             let as_text: Vec<Vec<u32>> = match case["as_text"].as_array() {
                 Some(lists) => lists.iter().map(ids).collect(),
                 None => overlay(first.as_ref().unwrap(), &case["as_text"]),
@@ -54,13 +55,17 @@ fn ids_are_those_of_llama_cpp() {
                 let found = tokenizer.encode(text, Special::AsText);
                 assert_eq!(found, as_text[at], "{pre}, as text: {text:?}");
                 assert_eq!(tokenizer.encode(text, Special::Parse), parsed[at], "{pre}, parsed: {text:?}");
-                assert_eq!(tokenizer.decode(&found).unwrap(), tokenizer_text(row, text), "{pre}");
+                // Where merges lead out of the vocabulary, llama.cpp loses text.
+                if tokenizer.merges_without_token() == 0 {
+                    assert_eq!(tokenizer.decode(&found).unwrap(), tokenizer_text(row, text), "{pre}");
+                }
                 compared += 2;
             }
             first.get_or_insert(as_text);
         }
     }
     assert!(compared > 1000, "{compared}");
+    assert_eq!(cut_down, 2, "vocabularies with merges whose result is no token");
 }
 
 fn overlay(lists: &[Vec<u32>], changes: &Value) -> Vec<Vec<u32>> {

@@ -16,7 +16,7 @@ use crate::stream::{Answer, Logprob, Pieces};
 use crate::worker::Cancel;
 
 /// Requests that wait in the engine at the same time; the others follow.
-const OUTSTANDING: usize = 1024;
+pub(crate) const OUTSTANDING: usize = 1024;
 
 /// Runs `work` in a session of the model. The session is kept for the next call, unless the work failed.
 pub(crate) fn in_session<T>(
@@ -83,7 +83,7 @@ pub(crate) fn one(
 }
 
 /// Wakes a thread.
-struct Unpark(Thread);
+pub(crate) struct Unpark(pub(crate) Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {

@@ -12,6 +12,7 @@
 mod batch;
 mod chat;
 mod device;
+mod embed;
 mod failure;
 mod generate;
 mod gguf;

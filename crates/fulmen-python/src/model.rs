@@ -245,17 +245,14 @@ impl Model {
         })?)
     }
 
-    /// The hidden states of the last tokens of texts: one row for each text.
+    /// The embeddings of texts, pooled as the model's file says: one row for each text.
     fn embed<'py>(&self, py: Python<'py>, texts: Vec<Vec<u32>>) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let loaded = self.loaded()?;
         let (rows, width) = (texts.len(), loaded.model.config().hidden as usize);
-        let values = run(py, loaded, None, move |session, _| {
-            let mut values = Vec::new();
-            for tokens in &texts {
-                session.truncate(0, 0)?;
-                values.extend(session.hidden(0, tokens)?);
-            }
-            Ok(values)
+        let cancel = Arc::<Cancel>::default();
+        let own = Arc::clone(&cancel);
+        let values = wait(py, &cancel, Interrupted::Join, None, move |_| {
+            Ok(crate::embed::embed(&loaded, &texts, &own)?.concat())
         })?;
         values.to_pyarray(py).reshape([rows, width])
     }

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import gc
+import hashlib
+import json
 import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +142,76 @@ def test_the_hub_is_asked_for_what_is_not_cached(tmp_path: Path) -> None:
         fulmen.Model.from_pretrained("a/b", endpoint="http://127.0.0.1:9", cache_dir=tmp_path)
     with pytest.raises(fulmen.ArgumentError, match="is not a model"):
         fulmen.Model.from_pretrained("a/b/c/d e", update=True)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub on loopback with one repository: ``org/story`` with ``story.gguf``."""
+
+    COMMIT = "0123456789abcdef0123456789abcdef01234567"
+    model = b""
+    requests: list[str] = []
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.split("?")[0]
+        self.requests.append(path)
+        if path == "/api/models/org/story/revision/main":
+            files = [{"rfilename": "story.gguf", "size": len(self.model)}]
+            listed = {"id": "org/story", "sha": self.COMMIT, "siblings": files}
+            return self.answer(200, json.dumps(listed).encode())
+        if path == f"/org/story/resolve/{self.COMMIT}/story.gguf":
+            digest = hashlib.sha256(self.model).hexdigest()
+            headers = {"X-Repo-Commit": self.COMMIT, "ETag": f'"{digest}"'}
+            return self.answer(200, self.model, headers)
+        return self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str] = {}) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing is printed."""
+
+
+@pytest.fixture()
+def hub(story_path: Path) -> Iterator[str]:
+    """The address of a hub."""
+    Hub.model, Hub.requests = story_path.read_bytes(), []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_model_of_a_hub_is_downloaded_once(
+    hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+    options: dict[str, Any] = {"device": "cpu", "context": 64}
+    with fulmen.Model.from_pretrained(
+        "org/story", endpoint=hub, cache_dir=tmp_path, progress=lambda *at: seen.append(at), **options
+    ) as model:
+        assert model.info.context == 64
+        assert model.generate("Once upon a time", max_tokens=4) == ", there was a"
+    size = len(Hub.model)
+    assert (size, size) in seen, "the download reports all of its bytes"
+    assert [path for path in tmp_path.rglob("story.gguf") if path.read_bytes() == Hub.model]
+    asked = len(Hub.requests)
+    # The name of the model finds it in the cache, and the hub is not asked again.
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_ENDPOINT", hub)
+    for load in (fulmen.Model.from_pretrained, fulmen.Model.load):
+        with load("org/story", **options) as model:
+            assert model.generate("Once upon a time", max_tokens=4) == ", there was a"
+    assert len(Hub.requests) == asked
+    with pytest.raises(fulmen.HubError, match="org/other"):
+        fulmen.Model.from_pretrained("org/other")
 
 
 def test_devices() -> None:

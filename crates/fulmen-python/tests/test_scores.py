@@ -90,6 +90,50 @@ def test_embeddings(model: fulmen.Model) -> None:
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
 
 
+def test_many_texts_are_embedded_as_each_is_alone(cpu_model: fulmen.Model) -> None:
+    texts = [PROMPT[: 5 + at % 30] for at in range(70)]
+    rows = cpu_model.embed(texts)
+    for at in range(0, 70, 11):
+        assert_close(rows[at], cpu_model.embed(texts[at]))
+    # A text that fills the context has no room for the token that the engine draws.
+    with fulmen.Model.load(device="cpu", context=16) as model:
+        texts = ["a " * count for count in range(1, 40)]
+        full = next(text for text in texts if len(model.tokenizer.encode(text, prompt=True)) == 16)
+        assert_close(model.embed([full, "a"])[0], model.embed(full))
+        with pytest.raises(fulmen.ContextError, match="text 1: "):
+            model.embed(["a", full * 2])
+
+
+@pytest.mark.parametrize("pooling", [1, 2, 3])
+def test_embeddings_are_pooled_as_the_file_says(
+    story_path: Path, tmp_path: Path, cpu_model: fulmen.Model, pooling: int
+) -> None:
+    texts = ["a little girl", "the engine exploded"]
+    with fulmen.Model.load(pooled(story_path, tmp_path, pooling), device="cpu") as model:
+        rows = model.embed(texts)
+    for row, text in zip(rows, texts):
+        tokens = cpu_model.tokenizer.encode(text, prompt=True)
+        ends = range(1, len(tokens) + 1) if pooling == 1 else [1 if pooling == 2 else len(tokens)]
+        states = [cpu_model._native.embed([tokens[:end]])[0] for end in ends]
+        assert_close(row, np.mean(states, axis=0, dtype=np.float64))
+
+
+def test_a_pooling_without_embeddings_of_texts(story_path: Path, tmp_path: Path) -> None:
+    with fulmen.Model.load(pooled(story_path, tmp_path, 4), device="cpu") as model:
+        with pytest.raises(fulmen.FulmenError, match="pooling_type.* is 4"):
+            model.embed("a little girl")
+
+
+def pooled(story_path: Path, folder: Path, pooling: int) -> Path:
+    """The built-in model with another pooling."""
+    file = fulmen.gguf.File(story_path)
+    architecture = file.metadata["general.architecture"]
+    tensors = {name: file.blocks(name) for name in file.tensors}
+    path = folder / f"pooling-{pooling}.gguf"
+    fulmen.gguf.write(path, {**file.metadata, f"{architecture}.pooling_type": pooling}, tensors)
+    return path
+
+
 def test_an_embedding_times_the_output_matrix_is_the_logits(
     cpu_model: fulmen.Model, story_path: Path
 ) -> None:

@@ -94,7 +94,8 @@ fn push_facts(out: &mut String, report: &Report) {
     match &report.tokenizer {
         Ok(Some(tokenizer)) if tokenizer.merges_without_token() > 0 => {
             let merges = counted(tokenizer.merges_without_token(), "merge");
-            fact("", Some(format!("{WARN}the result of {merges} is not in the vocabulary{WARN:#}")));
+            let lost = "text may be lost there, as in llama.cpp";
+            fact("", Some(format!("{WARN}the result of {merges} is not in the vocabulary: {lost}{WARN:#}")));
         }
         Ok(_) => {}
         Err(error) => {

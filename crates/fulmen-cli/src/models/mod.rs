@@ -34,7 +34,7 @@ pub(crate) enum ModelsError {
     Source(#[from] SourceError),
     #[error("{}: {error}", path.display())]
     Metadata { path: PathBuf, error: MetadataError },
-    #[error("no model {name} in the cache{}", did_you_mean(near))]
+    #[error("no downloaded model is called {name}{}", did_you_mean(near))]
     NotCached { name: String, near: Vec<String> },
     #[error("{name} means several models: {}", names.join(", "))]
     Ambiguous { name: String, names: Vec<String> },

@@ -21,9 +21,9 @@ use options::{EngineLimits, ModelKeeping, NetworkOptions};
 
 /// Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama, and a chat page.
 ///
-/// Without a model, the small built-in one is served. One model is loaded at once; of several, each is loaded
-/// at its first request and unloaded when it has not been used for some time. The server listens on this
-/// machine only, unless --host says otherwise, which needs an API key.
+/// Without a model, the small built-in one is served. A single model is loaded when the server starts; of
+/// several, each is loaded at its first request and unloaded when it has not been used for some time. The
+/// server listens on this machine only, unless --host says otherwise, which needs an API key.
 ///
 /// Ctrl-C or SIGTERM lets answers finish; a second Ctrl-C ends the server at once.
 #[derive(Debug, clap::Args)]

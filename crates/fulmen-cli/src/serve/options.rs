@@ -17,7 +17,7 @@ use crate::select::OpenOption;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Network")]
 pub(super) struct NetworkOptions {
-    /// Address to listen on. Others than those of this machine need an API key.
+    /// Address to listen on. Any address but loopback needs an API key.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: IpAddr,
 

@@ -48,7 +48,7 @@ fn models_are_listed_shown_and_removed() {
     usage(&["rm", "--yes", "org/name"], "org/name means several models: org/name:Q4_K_M, org/name:Q8_0");
     usage(&["rm", "org/name:Q8_0"], "--yes removes without asking");
     usage(&["rm", "--yes", "/"], "/ is a file or folder");
-    let words = ["no model org/nmae:Q8_0 in the cache; did you mean org/name:Q8_0"];
+    let words = ["no downloaded model is called org/nmae:Q8_0; did you mean org/name:Q8_0"];
     home.refused(&server, &["rm", "--yes", "org/name:Q8_0", "org/nmae:Q8_0"], &words);
     assert!(home.blob(&sha256(&model)).exists());
 

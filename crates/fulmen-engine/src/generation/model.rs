@@ -235,11 +235,12 @@ impl Model {
         self.session()?.generate(prompt, options)?.finish(piece)
     }
 
-    /// The hidden state of the last token, after the final norm: an embedding of the text.
+    /// An embedding of the text: its hidden states after the final norm, pooled as the file says
+    /// ([`pooling`](Model::pooling)).
     pub fn embed(&self, text: &str) -> Result<Vec<f32>, ModelError> {
         let tokenizer = self.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
         let tokens = tokenizer.encode_prompt(text, Special::AsText);
-        self.session()?.hidden(0, &tokens)
+        self.session()?.embed(0, &tokens, self.pooling()?)
     }
 
     /// Bytes of the weights on all devices.

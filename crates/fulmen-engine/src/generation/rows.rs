@@ -1,4 +1,4 @@
-//! Logits of every token, not just the last one.
+//! Logits and hidden states of every token, not just the last one.
 
 use std::sync::atomic::Ordering;
 
@@ -7,8 +7,8 @@ use fulmen_model::arch::Results;
 
 use super::session::Session;
 
-/// Limit for the logits of one chunk: those of 512 tokens with a large vocabulary would take 300 MiB.
-const MAX_LOGIT_BYTES: usize = 128 << 20;
+/// Limit for the results of one chunk: the logits of 512 tokens with a large vocabulary would take 300 MiB.
+const MAX_ROW_BYTES: usize = 128 << 20;
 
 impl Session {
     /// Appends tokens and returns the logits after each of them, starting at index `first`, chunk by chunk:
@@ -20,6 +20,29 @@ impl Session {
         sequence: u32,
         tokens: &[u32],
         first: usize,
+        rows: impl FnMut(usize, &[f32]),
+    ) -> Result<(), ModelError> {
+        self.results_of_each(sequence, tokens, first, Results::Logits, rows)
+    }
+
+    /// Appends tokens and returns the hidden state of each of them after the final norm, chunk by chunk, as
+    /// [`logits_of_each`](Session::logits_of_each) returns logits.
+    pub fn hidden_of_each(
+        &mut self,
+        sequence: u32,
+        tokens: &[u32],
+        first: usize,
+        rows: impl FnMut(usize, &[f32]),
+    ) -> Result<(), ModelError> {
+        self.results_of_each(sequence, tokens, first, Results::Hidden, rows)
+    }
+
+    fn results_of_each(
+        &mut self,
+        sequence: u32,
+        tokens: &[u32],
+        first: usize,
+        results: Results,
         mut rows: impl FnMut(usize, &[f32]),
     ) -> Result<(), ModelError> {
         self.with_appended(sequence, tokens, |session| {
@@ -30,8 +53,9 @@ impl Session {
             // Earlier tokens are fed without results; so is a pending token drawn before this call.
             let start = base.saturating_add(first).min(end);
             let chunk = session.options.chunk as usize;
-            let row_bytes = 4 * session.shared.config.vocabulary as usize;
-            let chunk_with_rows = chunk.min(MAX_LOGIT_BYTES / row_bytes.max(1)).max(1);
+            let config = &session.shared.config;
+            let width = if results == Results::Hidden { config.hidden } else { config.vocabulary };
+            let chunk_with_rows = chunk.min(MAX_ROW_BYTES / (4 * width as usize).max(1)).max(1);
             while session.sequences[at].fed < end {
                 if session.cancel.load(Ordering::Relaxed) {
                     return Err(ModelError::Cancelled);
@@ -41,8 +65,8 @@ impl Session {
                     session.run_chunk(sequence, start.min(fed + chunk), None)?;
                 } else {
                     let to = end.min(fed + chunk_with_rows);
-                    let logits = session.run_chunk(sequence, to, Some((Results::Logits, 0)))?;
-                    rows(fed - base, &logits);
+                    let values = session.run_chunk(sequence, to, Some((results, 0)))?;
+                    rows(fed - base, &values);
                 }
             }
             Ok(())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 from dataclasses import dataclass
 
 from . import _fulmen, gguf
@@ -179,6 +180,11 @@ def unavailable_backends() -> dict[str, str]:
 
 
 logging.getLogger("fulmen").addHandler(logging.NullHandler())
+# Mesa's device-select layer asks the desktop which GPU it uses, and complains on stderr where there is none.
+# A choice that the user made through the layer is respected.
+if sys.platform == "linux" and not os.path.isabs(os.environ.get("XDG_RUNTIME_DIR", "")):
+    if "MESA_VK_DEVICE_SELECT" not in os.environ:
+        os.environ.setdefault("NODEVICE_SELECT", "1")
 # Work in other threads ends before the interpreter and the drivers do.
 atexit.register(_fulmen.shutdown)
 if hasattr(os, "register_at_fork"):

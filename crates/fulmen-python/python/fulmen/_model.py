@@ -425,8 +425,10 @@ class Model:
         return answer.result
 
     def embed(self, text: str | Sequence[str], *, normalize: bool = False) -> NDArray[np.float32]:
-        """An embedding of a text, or one row for each of several texts: the hidden state of the last token.
-        ``normalize`` gives them length 1, so that their dot products are cosines.
+        """An embedding of a text, or one row for each of several texts, which run together: hidden states
+        after the final norm, pooled as the model's file says (``pooling_type``: mean, first or last token),
+        and those of the last token if it says nothing. ``normalize`` gives them length 1, so that their dot
+        products are cosines.
 
         >>> import fulmen
         >>> fulmen.Model.load(device="cpu").embed(["a cat", "a dog"]).shape

@@ -12,6 +12,8 @@ from ._errors import ArgumentError
 #: The names that the engine has for types of arrays.
 FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
+F32 = np.dtype(np.float32)
+
 
 def as_array(value: Any) -> NDArray[Any]:
     """A numpy array of anything that is one, exports DLPack for the CPU, or is a list of numbers (f32)."""
@@ -46,6 +48,9 @@ def check_float(call: str, array: NDArray[Any]) -> str:
 
 def flat_f32(call: str, array: NDArray[Any]) -> NDArray[np.float32]:
     """All elements as one row of f32: the memory of the array itself where it is such a row already."""
+    # Replays of small batches spend most of their time here: the name of a type is slow.
+    if array.dtype == F32 and array.flags.c_contiguous:
+        return array.reshape(-1)
     check_float(call, array)
     return np.ascontiguousarray(array, dtype=np.float32).reshape(-1)
 
