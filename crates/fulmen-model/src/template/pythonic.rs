@@ -181,7 +181,8 @@ mod tests {
             "f(a=\"x \\\"y\\\"\", b='it\\'s', c=-2.5, d=[1, True, null,], e={\"k\": {'l': None}}, g=())";
         let calls = calls(text).unwrap();
         let expected = json!({
-            "a": "x \"y\"", "b": "it's", "c": -2.5, "d": [1, true, null], "e": { "k": { "l": null } }, "g": [],
+            "a": "x \"y\"", "b": "it's", "c": -2.5, "d": [1, true, null],
+            "e": { "k": { "l": null } }, "g": [],
         });
         assert_eq!(Value::Object(calls[0].arguments.clone()), expected);
     }

@@ -127,7 +127,8 @@ const ROWS: &[Row] = &[
         "",
         &[(
             "write_file",
-            r#"{"path":"src/main.rs","content":"fn main() {\n    let a = 1 < 2;\n    println!(\"<b>{a}</b>\");\n}\n"}"#,
+            "{\"path\":\"src/main.rs\",\"content\":\"fn main() {\\n    let a = 1 < 2;\\n    \
+             println!(\\\"<b>{a}</b>\\\");\\n}\\n\"}",
         )],
     ),
     Row {
@@ -136,7 +137,8 @@ const ROWS: &[Row] = &[
             "Qwen3.5, two calls, numbers in a string",
             ToolFormat::QwenXml,
             "<think>\nTwo calls.\n</think>\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n\
-             </parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=get_time>\n</function>\n</tool_call>",
+             </parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=get_time>\n</function>\n\
+             </tool_call>",
             "",
             &[("get_weather", r#"{"city":"12"}"#), ("get_time", "{}")],
         )
@@ -199,7 +201,8 @@ const ROWS: &[Row] = &[
     row(
         "Llama 3.2, two calls",
         ToolFormat::Llama3,
-        "<|python_tag|>{\"name\": \"a\", \"parameters\": {\"x\": \"1\"}}; {\"name\": \"b\", \"parameters\": {}}",
+        "<|python_tag|>{\"name\": \"a\", \"parameters\": {\"x\": \"1\"}}; \
+         {\"name\": \"b\", \"parameters\": {}}",
         "",
         &[("a", r#"{"x":"1"}"#), ("b", "{}")],
     ),
@@ -285,7 +288,8 @@ const ROWS: &[Row] = &[
     row(
         "OLMo 3",
         ToolFormat::Olmo3,
-        "<function_calls>\nget_weather(city=\"Paris (3)\", days=2, hourly=true)\nget_time()\n</function_calls>",
+        "<function_calls>\nget_weather(city=\"Paris (3)\", days=2, hourly=true)\nget_time()\n\
+         </function_calls>",
         "",
         &[("get_weather", r#"{"city":"Paris (3)","days":2,"hourly":true}"#), ("get_time", "{}")],
     ),
