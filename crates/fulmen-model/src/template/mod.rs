@@ -253,6 +253,9 @@ impl ChatTemplate {
             tool
         };
         let list: serde_json::Value = tools.iter().map(described).collect();
+        if matches!(format, ToolFormat::Mistral | ToolFormat::MistralList) {
+            tools::shorten_ids(messages);
+        }
         if !self.writes_calls {
             let (open, close) = format.tags();
             tools::write_calls(messages, open, close);

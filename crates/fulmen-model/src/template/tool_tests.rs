@@ -461,3 +461,30 @@ arguments_1: %json {}
     let id = tokenizer.special_token("<|tool_call|>").unwrap();
     assert!(control.starts_with(&format!("start: <[{id}]> \"[\" call \"]\"\n")), "{control}");
 }
+
+#[test]
+fn mistral_s_ids_have_nine_characters() {
+    let source = "{% if tools %}[TOOL_CALLS][ARGS]{% endif %}{% for message in messages %}\
+        {% for call in message.tool_calls or [] %}{{ call.id }} {% endfor %}\
+        {% if message.tool_call_id %}{{ message.tool_call_id }}{% endif %}{% endfor %}";
+    let ids = |id: &str| {
+        let call = json!([{ "id": id, "function": { "name": "get_time", "arguments": {} } }]);
+        let messages = vec![
+            Message { fields: vec![("tool_calls".to_owned(), call)], ..Message::assistant("") },
+            Message { fields: vec![("tool_call_id".to_owned(), json!(id))], ..Message::new("tool", "12") },
+        ];
+        let template = ChatTemplate::new(source).unwrap();
+        let tokenizer = super::tests::tokenizer();
+        let options = super::ChatOptions::default();
+        let prompt = template.prompt_with_tools(&tokenizer, messages, &tools(), options, false).unwrap().0;
+        prompt.text.strip_prefix("[TOOL_CALLS][ARGS]").unwrap().to_owned()
+    };
+    assert_eq!(ids("a1B2c3D4e"), "a1B2c3D4e a1B2c3D4e");
+    let text = ids("call_0123456789abcdef");
+    let (call, result) = text.split_once(' ').unwrap();
+    assert!(
+        call == result && call.len() == 9 && call.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+        "{text}"
+    );
+    assert_ne!(text, ids("call_0123456789abcdee"));
+}

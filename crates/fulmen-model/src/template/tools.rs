@@ -133,6 +133,37 @@ pub(super) fn write_calls(messages: &mut [Message], open: &str, close: &str) {
     }
 }
 
+/// Gives calls and their results ids of 9 letters and digits, which Mistral's templates insist on. Equal ids
+/// stay equal.
+pub(super) fn shorten_ids(messages: &mut [Message]) {
+    const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let short = |id: &mut Value| {
+        let Value::String(text) = id else { return };
+        if text.len() == 9 && text.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return;
+        }
+        // FNV-1a.
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let mut hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+        *text = (0..9)
+            .map(|_| {
+                let letter = LETTERS[(hash % 36) as usize];
+                hash /= 36;
+                char::from(letter)
+            })
+            .collect();
+    };
+    for (name, value) in messages.iter_mut().flat_map(|message| &mut message.fields) {
+        match (name.as_str(), value) {
+            ("tool_call_id", id) => short(id),
+            ("tool_calls", Value::Array(calls)) => {
+                calls.iter_mut().filter_map(|call| call.get_mut("id")).for_each(short);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// A call of a tool that a model has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
