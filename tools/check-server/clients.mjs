@@ -41,8 +41,43 @@ for await (const chunk of await client.chat.completions.create({
 check("streamed chat", streamed === text, [streamed, text]);
 check("usage of a stream", usage.completion_tokens === whole.usage.completion_tokens, usage);
 
-const rich = await client.chat.completions.create({ ...options, n: 2, logprobs: true, top_logprobs: 2 });
-check("n and logprobs", rich.choices[1].logprobs.content[0].top_logprobs.length === 2, rich);
+// Parameters, in a whole answer and in a stream, which must be the same texts.
+async function both(name, holds, more) {
+  const body = { ...options, ...more };
+  const take = (into, choice, text) => {
+    const seen = (into[choice.index] ??= { text: "", logprobs: [], reason: null });
+    seen.text += text ?? "";
+    seen.logprobs.push(...(choice.logprobs?.content ?? []));
+    seen.reason = choice.finish_reason ?? seen.reason;
+  };
+  const [all, parts] = [{}, {}];
+  const done = await client.chat.completions.create(body);
+  for (const choice of done.choices) take(all, choice, choice.message.content);
+  for await (const chunk of await client.chat.completions.create({ ...body, stream: true })) {
+    for (const choice of chunk.choices) take(parts, choice, chunk.choices[0] && choice.delta.content);
+  }
+  check(name, holds(all, done), all);
+  const texts = (answers) => Object.values(answers).map(({ text }) => text);
+  check(name + ", streamed", holds(parts) && texts(parts).join("|") === texts(all).join("|"), [all, parts]);
+}
+
+await both("n", (a) => Object.keys(a).length === 3, { n: 3, temperature: 1, seed: 5, top_p: 0.9 });
+await both("logprobs", (a) => a[0].logprobs.length === 20 && a[0].logprobs[0].top_logprobs.length === 2, {
+  logprobs: true,
+  top_logprobs: 2,
+});
+const word = text.split(" ").find((part) => part.length > 3);
+await both("stop", (a) => !a[0].text.includes(word) && a[0].reason === "stop", { stop: [word] });
+await both("max_completion_tokens", (a) => a[0].reason === "length" && a[0].text.length < text.length, {
+  max_tokens: undefined,
+  max_completion_tokens: 5,
+});
+const longer = (await client.chat.completions.create({ ...options, max_tokens: 60 })).choices[0].message.content;
+await both("frequency_penalty", (a) => a[0].text !== longer, { max_tokens: 60, frequency_penalty: 2 });
+await both("presence_penalty", (a) => a[0].text !== longer, { max_tokens: 60, presence_penalty: 2 });
+await both("top_k and min_p", (a) => a[0].text === text, { temperature: 1, top_k: 1, min_p: 0.05 });
+await both("regex", (a) => /^[0-9]{3}$/.test(a[0].text), { response_format: { type: "regex", pattern: "[0-9]{3}" } });
+await both("json_object", (a) => a[0].text.trimStart().startsWith("{"), { response_format: { type: "json_object" } });
 
 const schema = {
   type: "object",

@@ -1,4 +1,7 @@
-"""The chat page in headless Chromium, with screenshots: page.py URL FOLDER"""
+"""The chat page in headless Chromium, with screenshots: page.py URL FOLDER
+
+The server has two models.
+"""
 
 import json
 import sys
@@ -65,6 +68,45 @@ def conversation(page):
     check("kept after a reload", answers(page).count() == 2)
 
 
+def editing(page):
+    page.locator(".message.user >> text=Edit").first.click()
+    shown = page.input_value(".message textarea")
+    check("edit shows the message", shown == "Once upon a time", shown)
+    page.click("text=Cancel")
+    check("cancel changes nothing", answers(page).count() == 2)
+    page.locator(".message.user >> text=Edit").first.click()
+    page.fill(".message textarea", "One day")
+    page.locator(".message >> text=Send").click()
+    finished(page)
+    asked = page.locator(".message.user .text").all_inner_texts()
+    check("an edited message is asked anew, without what followed", asked == ["One day"], asked)
+    check("and answered", answers(page).count() == 1 and answers(page).first.inner_text())
+
+
+def picking(page):
+    names = page.locator("#model option").all_inner_texts()
+    check("both models can be picked", len(names) == 2, names)
+    for name in reversed(names):
+        with page.expect_request("**/v1/chat/completions") as asked:
+            page.select_option("#model", name)
+            page.click("#new") if page.locator("#new").is_visible() else None
+            say(page, "The cat")
+        finished(page)
+        body = json.loads(asked.value.post_data)
+        check(f"{name} is asked", body["model"] == name and answers(page).count() > 0, body)
+    page.select_option("#model", names[1])
+    page.reload()
+    page.wait_for_selector("#model option", state="attached")
+    page.wait_for_function("document.getElementById('model').options.length > 1")
+    check("the choice is kept", page.input_value("#model") == names[1], page.input_value("#model"))
+    page.select_option("#model", names[0])
+
+
+def bound(page):
+    figures = page.locator(".message.assistant .actions").last.inner_text()
+    check("the share of the bound", "memory-bandwidth bound" in figures, figures)
+
+
 def stopping(page):
     page.click("#open-settings")
     page.fill("#max_tokens", "")
@@ -114,6 +156,9 @@ with sync_playwright() as play:
         page.wait_for_selector("#model option", state="attached")
         conversation(page)
         shot(page, name)
+        bound(page)
+        editing(page)
+        picking(page)
         wide = page.evaluate("document.documentElement.scrollWidth")
         check(f"{name}: nothing is wider than the screen", wide <= size[0], wide)
         hostile(page)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fulmen_core::{Backend, BackendError, ComputeGraph, DeviceKind, KV_PAGE, OpParams, TensorOp};
-use fulmen_engine::{Model, Session};
+use fulmen_engine::{Model, Session, SessionOptions};
 
 use crate::model::LoadedModel;
 
@@ -45,9 +45,13 @@ pub fn measure(loaded: &LoadedModel, state: DeviceState) -> Option<f64> {
 /// Bytes that a decode step of one sequence reads at this depth: weights, and the keys and values of all
 /// positions.
 pub fn bytes_per_token(model: &Model, session: &Session, depth: usize) -> u64 {
-    let positions = (session.context() as u64).next_multiple_of(KV_PAGE.into()).max(1);
-    let per_position = session.options().cache_bytes(model.config()) / positions;
-    model.bytes_per_token() + per_position / u64::from(session.options().sequences) * depth as u64
+    model.bytes_per_token() + bytes_per_position(model, session.options()) * depth as u64
+}
+
+/// Bytes of the keys and values of a position of one sequence.
+pub fn bytes_per_position(model: &Model, options: &SessionOptions) -> u64 {
+    let positions = u64::from(options.context).next_multiple_of(KV_PAGE.into()).max(1);
+    options.cache_bytes(model.config()) / positions / u64::from(options.sequences.max(1))
 }
 
 /// Bytes that a decode step of `batch` sequences reads: weights once, and the keys and values of each

@@ -18,7 +18,10 @@ struct Server {
 }
 
 fn start(args: &[&str], keys: &str) -> Server {
-    let mut command = fulmen(&["serve", "--port", "0", "--device", "cpu", "--log", "off"]);
+    let mut command = fulmen(&["serve", "--port", "0", "--device", "cpu"]);
+    if !args.contains(&"--log") {
+        command.args(["--log", "off"]);
+    }
     let mut child = command
         .args(args)
         .env("FULMEN_API_KEY", keys)
@@ -298,4 +301,42 @@ fn wrong_usage_is_refused() {
     let (_, stderr, code) = output(&mut fulmen(&["ps", "--server", "http://127.0.0.1:1"]));
     assert_eq!(code, Some(1));
     assert!(stderr.contains("no server at"), "{stderr}");
+}
+
+/// What a server with these options writes to stderr about some requests.
+fn logged(args: &[&str]) -> String {
+    let mut server = start(args, "");
+    let chat = json!({
+        "messages": [{ "role": "user", "content": "Zanzibar" }], "max_tokens": 8, "temperature": 0,
+    });
+    server.post("/v1/chat/completions", &chat);
+    server.post("/v1/completions", &json!({ "prompt": "Zanzibar", "max_tokens": 4, "stop": ["Zanzibar"] }));
+    server.post("/tokenize", &json!({ "prompt": "Zanzibar" }));
+    server.post("/v1/embeddings", &json!({ "input": "Zanzibar" }));
+    let wrong = json!({ "messages": [{ "role": "Zanzibar", "content": 1 }] });
+    assert_eq!(server.request("POST", "/v1/chat/completions", "", &wrong.to_string()).0, 400);
+    let mut stderr = server.child.stderr.take().unwrap();
+    assert_eq!(server.end(), Some(0));
+    let mut text = String::new();
+    stderr.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn prompts_are_logged_only_if_asked_for() {
+    for format in ["text", "json"] {
+        let text = logged(&["--log", format]);
+        assert!(text.contains("/v1/chat/completions"), "{text}");
+        assert!(!text.contains("Zanzibar"), "{text}");
+    }
+    assert!(!logged(&["--log", "off", "--log-prompts"]).contains("Zanzibar"));
+    let text = logged(&["--log", "json", "--log-prompts"]);
+    let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let answers: Vec<&Value> = lines.iter().filter(|line| !line["prompt"].is_null()).collect();
+    assert_eq!(answers.len(), 2, "{text}");
+    let (chat, end) = (answers[0], &answers[0]["end"]);
+    assert!(chat["prompt"].as_str().unwrap().contains("Zanzibar"), "{chat}");
+    assert!(!chat["answer"].as_str().unwrap().is_empty() && end == "length", "{chat}");
+    assert!(lines.iter().any(|line| line["request"] == chat["request"] && line["status"] == 200), "{text}");
+    assert!(logged(&["--log-prompts", "--log", "text"]).contains("Zanzibar"));
 }

@@ -89,7 +89,9 @@ impl Grammar {
         Grammar { kind, form: Form::Regex(pattern.to_owned()) }.checked()
     }
 
-    /// Text of a context-free grammar in the Lark syntax of llguidance, whose start rule is `start`.
+    /// Text of a context-free grammar in the Lark syntax of llguidance, whose start rule is `start`. A
+    /// grammar that names tokens by their number (`<[5]>`) is checked when it is compiled: only the model's
+    /// vocabulary has them.
     ///
     /// # Errors
     /// [`ConstraintError::Invalid`] with the line, or a limit.
@@ -97,7 +99,12 @@ impl Grammar {
         let kind = "grammar";
         check_length(kind, text)?;
         check_depth(kind, text)?;
-        Grammar { kind, form: Form::Lark(text.to_owned()) }.checked()
+        let grammar = Grammar { kind, form: Form::Lark(text.to_owned()) };
+        let numbered = |at: usize| text.as_bytes().get(at + 2).is_some_and(u8::is_ascii_digit);
+        match text.match_indices("<[").any(|(at, _)| numbered(at)) {
+            true => Ok(grammar),
+            false => grammar.checked(),
+        }
     }
 
     pub(crate) fn unchecked_schema(schema: Value) -> Grammar {

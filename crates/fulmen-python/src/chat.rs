@@ -142,7 +142,11 @@ impl Tools {
     }
 
     /// The grammar of a call that is required.
-    pub(crate) fn grammar(&self, format: ToolFormat) -> Result<Option<String>, Failure> {
+    pub(crate) fn grammar(
+        &self,
+        format: ToolFormat,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<String>, Failure> {
         let Some(tools) = self.choice.required(&self.specs) else { return Ok(None) };
         let named = match &self.choice {
             ToolChoice::Named(name) => Some(name),
@@ -152,8 +156,9 @@ impl Tools {
             let got = named.map_or("no tools".to_owned(), |name| format!("{name:?}"));
             return Err(Failure::argument("chat", "tool_choice", "one of the tools", got));
         }
-        let grammar = format.calls_grammar(&tools, self.several && named.is_none()).ok_or_else(|| {
-            let expected = "\"auto\" or \"none\" for a model with the harmony format";
+        let several = self.several && named.is_none();
+        let grammar = format.calls_grammar(&tools, several, tokenizer).ok_or_else(|| {
+            let expected = "\"auto\" or \"none\" for a model that cannot write these calls under a grammar";
             Failure::argument("chat", "tool_choice", expected, "a required call")
         })?;
         Ok(Some(grammar))

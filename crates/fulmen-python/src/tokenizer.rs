@@ -195,7 +195,7 @@ impl Tokenizer {
             let messages = chat::messages(messages)?;
             let template = self.chosen_template(template)?;
             let tools = Tools::new(tools.unwrap_or("[]"), tool_choice, several_calls)?;
-            let grammar = tools.grammar(template.tool_format().unwrap_or_default())?;
+            let grammar = tools.grammar(template.tool_format().unwrap_or_default(), self.inner()?)?;
             if constrained && grammar.is_some() {
                 let message = "chat: a required call cannot have a schema, regex or grammar of its own";
                 return Err(Failure::new(Kind::Argument, message));

@@ -17,8 +17,9 @@ use futures_util::FutureExt;
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use crate::error::{ApiError, ErrorShape};
+use crate::log::{self, PromptLog, RequestName};
 use crate::metrics::Metrics;
-use crate::options::{LogFormat, ServerOptions};
+use crate::options::ServerOptions;
 use crate::registry::Registry;
 use crate::{anthropic, guard, ids, ollama, openai, openapi, operation, page};
 
@@ -37,14 +38,20 @@ pub(crate) struct Caller {
     pub(crate) tenant: Arc<str>,
     /// Time for the whole answer.
     pub(crate) timeout: Duration,
+    /// Where prompts and answers are logged, if they are.
+    pub(crate) log: Option<PromptLog>,
 }
 
 impl FromRequestParts<Arc<App>> for Caller {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Caller, Infallible> {
-        let nobody = || Caller { tenant: Arc::default(), timeout: app.options.limits.request_timeout };
-        Ok(parts.extensions.get::<Caller>().cloned().unwrap_or_else(nobody))
+        let timeout = app.options.limits.request_timeout;
+        let nobody = || Caller { tenant: Arc::default(), timeout, log: None };
+        let caller = parts.extensions.get::<Caller>().cloned().unwrap_or_else(nobody);
+        let name = parts.extensions.get::<RequestName>().filter(|_| app.options.log_prompts);
+        let log = name.map(|name| PromptLog::new(app.options.log, Arc::clone(&name.0)));
+        Ok(Caller { log, ..caller })
     }
 }
 
@@ -110,7 +117,7 @@ fn cors(options: &ServerOptions) -> Option<CorsLayer> {
 }
 
 /// Names, counts and logs requests, survives panics, and writes errors in the shape of the path.
-async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let name = request.headers().get(&REQUEST_ID).and_then(|value| value.to_str().ok());
     let fits = |name: &&str| !name.is_empty() && name.len() <= 128;
@@ -120,6 +127,7 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     // Unknown paths would make a counter each.
     let route = request.extensions().get::<MatchedPath>().map_or("other", |path| path.as_str()).to_owned();
 
+    request.extensions_mut().insert(RequestName(name.as_str().into()));
     let counted = app.metrics.in_flight();
     let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     drop(counted);
@@ -143,27 +151,8 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let status = response.status().as_u16();
     app.metrics.answered(&route, status);
-    log(app.options.log, &name, &method, &path, status, started.elapsed());
+    log::request(app.options.log, &name, &method, &path, status, started.elapsed());
     response
-}
-
-/// A line on stderr. The path is escaped: it comes from the client.
-fn log(format: LogFormat, name: &str, method: &Method, path: &str, status: u16, time: Duration) {
-    let (seconds, millis) = (ids::now(), time.as_secs_f64() * 1e3);
-    match format {
-        LogFormat::Off => {}
-        LogFormat::Text => {
-            let (name, path) = (name.escape_debug(), path.escape_debug());
-            eprintln!("{seconds} {name} {method} {path} {status} {millis:.1} ms");
-        }
-        LogFormat::Json => {
-            let line = serde_json::json!({
-                "time": seconds, "request": name, "method": method.as_str(), "path": path,
-                "status": status, "ms": (millis * 10.0).round() / 10.0,
-            });
-            eprintln!("{line}");
-        }
-    }
 }
 
 impl App {

@@ -46,24 +46,3 @@ fn checked(grammar: &Grammar) -> Result<fulmen_constraint::Grammar, ConstraintEr
         Grammar::Lark(text) => Compiled::lark(text),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use fulmen_model::template::{ToolFormat, ToolSpec};
-    use serde_json::json;
-
-    #[test]
-    fn required_calls_can_be_compiled() {
-        let tool = |name: &str, schema| ToolSpec::new(name.to_owned(), None, Some(schema)).unwrap();
-        let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
-        let tools = [tool("weather", schema), tool("time", json!({ "type": "object" }))];
-        for format in [ToolFormat::Hermes, ToolFormat::Llama3] {
-            for several in [true, false] {
-                let text = format.calls_grammar(&tools, several).unwrap();
-                let grammar = Grammar::Lark(text.clone());
-                checked(&grammar).unwrap_or_else(|error| panic!("{error}: {text}"));
-            }
-        }
-    }
-}

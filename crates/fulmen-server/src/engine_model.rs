@@ -116,6 +116,7 @@ fn info(model: &Model, device: &str) -> ModelInfo {
         quantization: types.map_or(String::new(), |(dtype, _)| dtype.to_string()),
         embedding: summary.as_ref().and_then(|s| s.embedding).and_then(|n| n.try_into().ok()).unwrap_or(0),
         device: device.to_owned(),
+        bound: None,
     }
 }
 

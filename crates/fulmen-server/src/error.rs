@@ -193,7 +193,8 @@ impl From<RequestError> for ApiError {
             RequestError::OutOfPages { .. } | RequestError::DeviceOutOfMemory { .. } => {
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).retry_after(5)
             }
-            RequestError::Constraint { .. } => ApiError::internal(message).code("constraint_failed"),
+            // A grammar of the client's that compiles and whose states explode later.
+            RequestError::Constraint { .. } => ApiError::invalid(message).code("constraint_failed"),
             _ => ApiError::internal(message),
         }
     }

@@ -19,7 +19,8 @@ const OPEN: [&str; 4] = ["/", "/health", "/ready", "/favicon.ico"];
 pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     match check(&app, &request) {
         Ok(tenant) => {
-            request.extensions_mut().insert(Caller { tenant, timeout: app.options.limits.request_timeout });
+            let timeout = app.options.limits.request_timeout;
+            request.extensions_mut().insert(Caller { tenant, timeout, log: None });
             next.run(request).await
         }
         Err(error) => error.into_response(),

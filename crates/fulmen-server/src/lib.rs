@@ -26,6 +26,7 @@ mod generation;
 mod guard;
 mod ids;
 mod limits;
+mod log;
 mod metrics;
 mod mock;
 mod ollama;
@@ -53,5 +54,5 @@ pub use registry::{
     RegistryOptions,
 };
 pub use serve::{Server, ServerError};
-pub use served::{ConstraintFactory, EmbedError, Grammar, ModelInfo, ServedModel};
+pub use served::{ConstraintFactory, DecodeBound, EmbedError, Grammar, ModelInfo, ServedModel};
 pub use tls::{TlsError, TlsFiles};

@@ -9,7 +9,7 @@ use crate::tls::TlsFiles;
 /// The port that `fulmen serve` takes without `--port`.
 pub const DEFAULT_PORT: u16 = 8080;
 
-/// How requests are logged to stderr. Prompts and answers never are.
+/// How requests are logged to stderr, without prompts and answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// Not at all.
@@ -43,6 +43,8 @@ pub struct ServerOptions {
     pub keep_alive: Duration,
     /// How requests are logged.
     pub log: LogFormat,
+    /// Whether prompts and answers are logged, too.
+    pub log_prompts: bool,
     /// How long answers may take to finish when the server ends.
     pub grace: Duration,
 }
@@ -59,6 +61,7 @@ impl Default for ServerOptions {
             limits: Limits::default(),
             keep_alive: Duration::from_secs(15),
             log: LogFormat::Off,
+            log_prompts: false,
             grace: Duration::from_secs(30),
         }
     }

@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -61,6 +61,20 @@ pub enum ServerError {
     Origin(String),
 }
 
+/// Connections that may wait to be accepted; the system may allow fewer. Clients beyond them try again after
+/// a second.
+const BACKLOG: u32 = 4096;
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A server that starts again does not wait for connections of the one before. On Windows, this would let
+    // two servers share a port.
+    #[cfg(not(windows))]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 /// A server that listens.
 pub struct Server {
     listener: TcpListener,
@@ -84,7 +98,7 @@ impl Server {
         }
         let tls = options.tls.as_ref().map(TlsFiles::acceptor).transpose()?;
         let failed = |error| ServerError::Bind { address: asked, error };
-        let listener = TcpListener::bind(asked).await.map_err(failed)?;
+        let listener = listen(asked).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let app = App { registry, metrics: Arc::default(), options, ending: AtomicBool::new(false) };
         Ok(Server { listener, app: Arc::new(app), address, tls })

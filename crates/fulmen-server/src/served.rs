@@ -4,7 +4,9 @@ use fulmen_engine::Sampling;
 use fulmen_engine::{Constraint, Request, RequestHandle, SamplingParams, Stats};
 use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::Tokenizer;
+use serde::Serialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 /// A model that answers requests.
 ///
@@ -84,6 +86,20 @@ pub struct ModelInfo {
     pub embedding: u32,
     /// The device that it runs on.
     pub device: String,
+    /// What bounds its decoding; `None` if the bandwidth of the device is unknown.
+    pub bound: Option<DecodeBound>,
+}
+
+/// The memory-bandwidth bound of decoding: a token takes at least the time to read the weights and the keys
+/// and values of all positions once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct DecodeBound {
+    /// Bytes that the device reads in a second.
+    pub bytes_per_second: u64,
+    /// Bytes of weights that a token reads.
+    pub bytes_per_token: u64,
+    /// Bytes that a token reads of every position before it.
+    pub bytes_per_position: u64,
 }
 
 /// What an answer must be.

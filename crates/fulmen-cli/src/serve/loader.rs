@@ -2,19 +2,22 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use fulmen_bench::memory_bandwidth::{self, DeviceState, bytes_per_position};
+use fulmen_bench::model::LoadedModel;
 use fulmen_core::device::DeviceSelector;
 use fulmen_engine::EngineOptions;
 use fulmen_engine::{LoadOptions, SessionOptions};
 use fulmen_model::ModelError;
 use fulmen_model::source::{self, ModelSource};
-use fulmen_server::{EngineModel, EngineModelError, ModelLoader, ModelSpec, ServedModel};
+use fulmen_server::{DecodeBound, EngineModel, EngineModelError, ModelLoader, ModelSpec, ServedModel};
 
 use crate::model::builtin::builtin_model;
 use crate::model::find::{FindError, find};
 use crate::model::split::{Load, SplitError, SplitOptions, device_name_of};
 use crate::output::tell;
-use crate::select::{SelectError, parse_device};
+use crate::select::{SelectError, hardware_threads, parse_device};
 
 /// Why a model was not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -60,8 +63,25 @@ impl Loader {
         let load =
             Load { device: asked, threads: self.threads, options, engine: Some(&engine), quiet: self.quiet };
         let (model, device) = self.split.load(source, load)?;
-        Ok(EngineModel::new(&model, &engine, &device_name_of(&model, &device))?)
+        let name = device_name_of(&model, &device);
+        let threads = self.threads.unwrap_or_else(hardware_threads);
+        let loaded = LoadedModel { model, device, load_time: Duration::ZERO, threads };
+        // Before the engine takes the rest of the device's memory.
+        let bound = bound(&loaded);
+        let mut served = EngineModel::new(&loaded.model, &engine, &name)?;
+        served.info.bound = bound;
+        Ok(served)
     }
+}
+
+/// What bounds decoding, for the share of it that clients show.
+fn bound(loaded: &LoadedModel) -> Option<DecodeBound> {
+    let bandwidth = memory_bandwidth::measure(loaded, DeviceState::Idle)?;
+    Some(DecodeBound {
+        bytes_per_second: bandwidth as u64,
+        bytes_per_token: loaded.model.bytes_per_token(),
+        bytes_per_position: bytes_per_position(&loaded.model, loaded.model.session_options()),
+    })
 }
 
 impl ModelLoader for Loader {

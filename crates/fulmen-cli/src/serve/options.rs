@@ -63,9 +63,13 @@ pub(super) struct NetworkOptions {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
 
-    /// Log of requests on stderr, without prompts and answers.
+    /// Log of requests on stderr.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Log::Text)]
     log: Log,
+
+    /// Write prompts and answers into the log, too. They are the users' own texts: think of who reads it.
+    #[arg(long)]
+    log_prompts: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -101,6 +105,7 @@ impl NetworkOptions {
                 Log::Text => LogFormat::Text,
                 Log::Json => LogFormat::Json,
             },
+            log_prompts: self.log_prompts,
             ..ServerOptions::default()
         }
     }

@@ -17,10 +17,14 @@
 //! ```
 
 mod answer;
+mod arguments;
 mod error;
 mod family;
 mod harmony;
 mod jinja;
+mod pythonic;
+mod tool_format;
+mod tool_grammar;
 mod tools;
 
 use std::time::SystemTime;
@@ -31,7 +35,8 @@ pub use answer::{AnswerParser, ParsedText};
 pub use error::TemplateError;
 pub use jinja::Failure;
 use jinja::{Field, Template, Text, Variable};
-pub use tools::{ToolCall, ToolChoice, ToolError, ToolFormat, ToolSpec};
+pub use tool_format::ToolFormat;
+pub use tools::{ToolCall, ToolChoice, ToolError, ToolSpec};
 
 use crate::gguf::Metadata;
 use crate::tokenizer::{Special, Tokenizer};
@@ -112,6 +117,12 @@ pub struct ChatPrompt {
 pub struct ChatTemplate {
     template: Template,
     tools: Option<ToolFormat>,
+    /// Whether it writes earlier calls.
+    writes_calls: bool,
+    /// Whether it looks for tools in the system message, as that of Phi-4-mini.
+    tools_in_system: bool,
+    /// Whether it knows tools under this name, as that of SmolLM3.
+    xml_tools: bool,
     reasons: bool,
     channels: bool,
 }
@@ -124,9 +135,16 @@ impl ChatTemplate {
         }
         let template =
             Template::new(source).map_err(|(failure, line)| TemplateError::Read { line, failure })?;
-        let channels = tools::is_harmony(source);
-        let reasons = channels || source.contains("<think>") || source.contains("</think>");
-        Ok(ChatTemplate { template, tools: ToolFormat::of_template(source), reasons, channels })
+        let channels = tool_format::is_harmony(source);
+        Ok(ChatTemplate {
+            template,
+            tools: ToolFormat::of_template(source),
+            writes_calls: source.contains("tool_calls"),
+            tools_in_system: source.contains("message['tools']"),
+            xml_tools: source.contains("xml_tools"),
+            reasons: channels || source.contains("<think>") || source.contains("</think>"),
+            channels,
+        })
     }
 
     /// The template of a family: `chatml`, `llama3`, `llama2`.
@@ -196,18 +214,10 @@ impl ChatTemplate {
         mut options: ChatOptions,
         constrained: bool,
     ) -> Result<(ChatPrompt, AnswerParser), TemplateError> {
-        if !tools.is_empty() && self.tools.is_none() {
-            tools::describe(&mut messages, tools);
-        } else if !tools.is_empty() {
-            let described = |tool: &ToolSpec| {
-                let mut tool = tool.json();
-                if self.channels && tool["function"]["description"].is_null() {
-                    // Templates with channels take it for granted.
-                    tool["function"]["description"] = json!("");
-                }
-                tool
-            };
-            options.variables.push(("tools".to_owned(), tools.iter().map(described).collect()));
+        match self.tools {
+            _ if tools.is_empty() => {}
+            None => tools::describe(&mut messages, tools),
+            Some(format) => self.tell_of_tools(format, &mut messages, tools, &mut options),
         }
         if self.channels {
             name_thoughts(&mut messages);
@@ -223,7 +233,46 @@ impl ChatTemplate {
         let reasons = self.reasons && !constrained;
         let thinking = reasons && prompt.text.trim_end().ends_with("<think>");
         let format = (!tools.is_empty()).then(|| self.tools.unwrap_or_default());
-        Ok((prompt, AnswerParser::new(reasons, thinking, format)))
+        Ok((prompt, AnswerParser::new(reasons, thinking, format).with_tools(tools)))
+    }
+
+    /// Gives the tools to the template, where it looks for them.
+    fn tell_of_tools(
+        &self,
+        format: ToolFormat,
+        messages: &mut Vec<Message>,
+        tools: &[ToolSpec],
+        options: &mut ChatOptions,
+    ) {
+        let described = |tool: &ToolSpec| {
+            let mut tool = tool.json();
+            if self.channels && tool["function"]["description"].is_null() {
+                // Templates with channels take it for granted.
+                tool["function"]["description"] = json!("");
+            }
+            tool
+        };
+        let list: serde_json::Value = tools.iter().map(described).collect();
+        if matches!(format, ToolFormat::Mistral | ToolFormat::MistralList) {
+            tools::shorten_ids(messages);
+        }
+        if !self.writes_calls {
+            let (open, close) = format.tags();
+            tools::write_calls(messages, open, close);
+        }
+        if self.tools_in_system {
+            let functions: Vec<&serde_json::Value> = list.as_array().into_iter().flatten().collect();
+            let functions: Vec<_> = functions.iter().map(|tool| &tool["function"]).collect();
+            let text = json!(functions).to_string();
+            if messages.first().is_none_or(|first| first.role != "system") {
+                messages.insert(0, Message::system("You are a helpful assistant with some tools."));
+            }
+            messages[0].fields.push(("tools".to_owned(), json!(text)));
+        }
+        if self.xml_tools {
+            options.variables.push(("xml_tools".to_owned(), list.clone()));
+        }
+        options.variables.push(("tools".to_owned(), list));
     }
 
     fn render_text(
@@ -285,3 +334,5 @@ fn name_thoughts(messages: &mut [Message]) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tool_tests;

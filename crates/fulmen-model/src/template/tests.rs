@@ -54,7 +54,7 @@ const LLAMA3: &str = "\
 {%- endif %}
 ";
 
-const MARKS: [&str; 8] = [
+const MARKS: [&str; 9] = [
     "<|im_start|>",
     "<|im_end|>",
     "<|start_header_id|>",
@@ -63,10 +63,11 @@ const MARKS: [&str; 8] = [
     "<s>",
     "</s>",
     "<|user|>",
+    "<|tool_call|>",
 ];
 
 /// Every ASCII character, and the markers as control tokens.
-fn tokenizer() -> Tokenizer {
+pub(super) fn tokenizer() -> Tokenizer {
     let mut tokens: Vec<String> = (b'!'..=b'~').map(|byte| char::from(byte).to_string()).collect();
     tokens.extend(["Ġ", "Ċ"].map(String::from));
     let mut types = vec![TokenType::Normal; tokens.len()];

@@ -3,9 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::Message;
+use super::tool_format::ToolFormat;
 
 /// A tool that a model may call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolSpec {
     name: String,
     description: Option<String>,
@@ -51,6 +52,11 @@ impl ToolSpec {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The JSON schema of its parameters.
+    pub fn parameters(&self) -> &Value {
+        &self.parameters
     }
 
     /// The form that templates know: OpenAI's.
@@ -104,22 +110,57 @@ pub(super) fn describe(messages: &mut Vec<Message>, tools: &[ToolSpec]) {
          {open}\n{example}\n{close}",
         tools.join("\n")
     );
-    for message in messages.iter_mut() {
-        if let Some(at) = message.fields.iter().position(|(name, _)| name == "tool_calls") {
-            let (_, calls) = message.fields.remove(at);
-            for call in calls.as_array().into_iter().flatten() {
-                let function = call.get("function").unwrap_or(call);
-                message.content += &format!("\n{open}\n{function}\n{close}");
-            }
-        }
-        if message.role == "tool" {
-            let result = format!("<tool_response>\n{}\n</tool_response>", message.content);
-            *message = Message::user(result);
-        }
+    write_calls(messages, open, close);
+    for message in messages.iter_mut().filter(|message| message.role == "tool") {
+        let result = format!("<tool_response>\n{}\n</tool_response>", message.content);
+        *message = Message::user(result);
     }
     match messages.first_mut().filter(|first| first.role == "system" || first.role == "developer") {
         Some(system) => system.content = format!("{}\n\n{text}", system.content),
         None => messages.insert(0, Message::system(text)),
+    }
+}
+
+/// Writes earlier calls as text: for templates that do not look at them.
+pub(super) fn write_calls(messages: &mut [Message], open: &str, close: &str) {
+    for message in messages.iter_mut() {
+        let Some(at) = message.fields.iter().position(|(name, _)| name == "tool_calls") else { continue };
+        let (_, calls) = message.fields.remove(at);
+        for call in calls.as_array().into_iter().flatten() {
+            let function = call.get("function").unwrap_or(call);
+            message.content += &format!("\n{open}\n{function}\n{close}");
+        }
+    }
+}
+
+/// Gives calls and their results ids of 9 letters and digits, which Mistral's templates insist on. Equal ids
+/// stay equal.
+pub(super) fn shorten_ids(messages: &mut [Message]) {
+    const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let short = |id: &mut Value| {
+        let Value::String(text) = id else { return };
+        if text.len() == 9 && text.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return;
+        }
+        // FNV-1a.
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let mut hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+        *text = (0..9)
+            .map(|_| {
+                let letter = LETTERS[(hash % 36) as usize];
+                hash /= 36;
+                char::from(letter)
+            })
+            .collect();
+    };
+    for (name, value) in messages.iter_mut().flat_map(|message| &mut message.fields) {
+        match (name.as_str(), value) {
+            ("tool_call_id", id) => short(id),
+            ("tool_calls", Value::Array(calls)) => {
+                calls.iter_mut().filter_map(|call| call.get_mut("id")).for_each(short);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -139,181 +180,12 @@ impl ToolCall {
     }
 }
 
-/// The way in which a family of models writes calls of tools.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ToolFormat {
-    /// Qwen and Hermes: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, one pair of tags per call.
-    /// The most common one: models whose templates know no tools are told of it.
-    #[default]
-    Hermes,
-    /// Llama 3: an answer that is `{"name": …, "parameters": {…}}`, several separated by `;`, possibly after
-    /// `<|python_tag|>`.
-    Llama3,
-    /// gpt-oss: a message to the tool in the channel `commentary`, whose text is the arguments.
-    Harmony,
-}
-
-impl ToolFormat {
-    /// The format that a template teaches its model.
-    pub fn of_template(source: &str) -> Option<ToolFormat> {
-        if !source.contains("tools") {
-            return None;
-        }
-        if is_harmony(source) {
-            return Some(ToolFormat::Harmony);
-        }
-        if source.contains("<tool_call>") {
-            return Some(ToolFormat::Hermes);
-        }
-        let llama = source.contains("<|start_header_id|>") && source.contains("\"parameters\"");
-        llama.then_some(ToolFormat::Llama3)
-    }
-
-    /// What opens and closes a call. Without a closing tag, a call is the rest of the answer. A call in the
-    /// harmony format has a header between them.
-    pub fn tags(self) -> (&'static str, &'static str) {
-        match self {
-            ToolFormat::Hermes => ("<tool_call>", "</tool_call>"),
-            ToolFormat::Llama3 => ("<|python_tag|>", ""),
-            ToolFormat::Harmony => ("<|channel|>", "<|call|>"),
-        }
-    }
-
-    /// The grammar of at least one call, in Lark's syntax with JSON schemas, as llguidance reads it. The name
-    /// comes before the arguments, as models were trained. `several`: more calls may follow. `None` for the
-    /// harmony format: the name is in a header of control tokens, which grammars have none of.
-    pub fn calls_grammar(self, tools: &[ToolSpec], several: bool) -> Option<String> {
-        let (open, close, between) = match self {
-            ToolFormat::Hermes => ("<tool_call>\\n", "\\n</tool_call>", "\\n"),
-            ToolFormat::Llama3 => ("", "", "; "),
-            ToolFormat::Harmony => return None,
-        };
-        let quoted = |text: &str| (!text.is_empty()).then(|| format!("\"{text}\""));
-        let more = if several { format!(" (\"{between}\" call)*") } else { String::new() };
-        let names: Vec<String> = (0..tools.len()).map(|at| format!("tool_{at}")).collect();
-        let mut text = format!("start: call{more}\n");
-        let parts = [quoted(open), Some(format!("({})", names.join(" | "))), quoted(close)];
-        let parts: Vec<String> = parts.into_iter().flatten().collect();
-        text += &format!("call: {}\n", parts.join(" "));
-        let key = self.arguments_key();
-        for (at, ToolSpec { name, parameters, .. }) in tools.iter().enumerate() {
-            text += &format!(
-                "tool_{at}: \"{{\\\"name\\\": \\\"{name}\\\", \\\"{key}\\\": \" arguments_{at} \"}}\"\n"
-            );
-            text += &format!("arguments_{at}: %json {parameters}\n");
-        }
-        Some(text)
-    }
-
-    /// The key of the arguments in a call.
-    fn arguments_key(self) -> &'static str {
-        match self {
-            ToolFormat::Hermes | ToolFormat::Harmony => "arguments",
-            ToolFormat::Llama3 => "parameters",
-        }
-    }
-
-    /// The calls in the text between the tags; `None` if it is no call. Text in the harmony format is none:
-    /// the name is in the header.
-    pub fn parse(self, text: &str) -> Option<Vec<ToolCall>> {
-        match self {
-            ToolFormat::Harmony => None,
-            ToolFormat::Hermes => {
-                let value: Value = serde_json::from_str(text.trim()).ok()?;
-                match value {
-                    // SmolLM2 writes a list of calls between one pair of tags.
-                    Value::Array(list) if !list.is_empty() => list.iter().map(call).collect(),
-                    value => Some(vec![call(&value)?]),
-                }
-            }
-            ToolFormat::Llama3 => {
-                let mut calls = Vec::new();
-                let mut rest = text.trim();
-                while !rest.is_empty() {
-                    let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
-                    let value = values.next()?.ok()?;
-                    calls.push(call(&value)?);
-                    let after = rest[values.byte_offset()..].trim_start();
-                    rest = match after.strip_prefix(';') {
-                        Some(next) => next.trim_start(),
-                        None if after.is_empty() => after,
-                        None => return None,
-                    };
-                }
-                (!calls.is_empty()).then_some(calls)
-            }
-        }
-    }
-}
-
-/// Whether a template writes messages with channels, as gpt-oss does.
-pub(super) fn is_harmony(source: &str) -> bool {
-    source.contains("<|channel|>") && source.contains("<|message|>")
-}
-
-/// A call with its arguments under any of the usual keys, as an object or as its text.
-fn call(value: &Value) -> Option<ToolCall> {
-    let object = value.as_object()?;
-    let name = object.get("name")?.as_str()?.to_owned();
-    let arguments = match object.get("arguments").or_else(|| object.get("parameters")) {
-        None | Some(Value::Null) => Map::new(),
-        Some(Value::Object(arguments)) => arguments.clone(),
-        Some(Value::String(text)) => serde_json::from_str::<Value>(text).ok()?.as_object()?.clone(),
-        Some(_) => return None,
-    };
-    Some(ToolCall { name, arguments })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn names(format: ToolFormat, text: &str) -> Option<Vec<String>> {
-        Some(format.parse(text)?.into_iter().map(|call| call.name).collect())
-    }
-
-    #[test]
-    fn calls_are_read_as_families_write_them() {
-        let hermes = "\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}\n";
-        let calls = ToolFormat::Hermes.parse(hermes).unwrap();
-        assert_eq!(calls[0].name, "weather");
-        assert_eq!(calls[0].arguments["city"], "Oslo");
-        let text = "{\"name\": \"a\", \"parameters\": {}}; {\"name\": \"b\", \"parameters\": {\"x\": 1}}";
-        assert_eq!(names(ToolFormat::Llama3, text).unwrap(), ["a", "b"]);
-        let list = "[{\"name\": \"a\", \"arguments\": {}}, {\"name\": \"b\"}]";
-        assert_eq!(names(ToolFormat::Hermes, list).unwrap(), ["a", "b"]);
-        assert_eq!(ToolFormat::Hermes.parse("[{\"name\": \"a\"}, 1]"), None);
-        let quoted = "{\"name\": \"a\", \"arguments\": \"{\\\"x\\\": 1}\"}";
-        assert_eq!(ToolFormat::Hermes.parse(quoted).unwrap()[0].arguments["x"], 1);
-    }
-
-    #[test]
-    fn what_is_no_call_is_no_call() {
-        for text in ["", "{", "[]", "{\"name\": 1}", "{\"name\": \"a\", \"arguments\": [1]}", "hello"] {
-            assert_eq!(ToolFormat::Hermes.parse(text), None, "{text}");
-            assert_eq!(ToolFormat::Llama3.parse(text), None, "{text}");
-        }
-        assert_eq!(ToolFormat::Llama3.parse("{\"name\": \"a\"} and more"), None);
-    }
-
     fn tool(name: &str, parameters: Value) -> ToolSpec {
         ToolSpec::new(name.to_owned(), None, Some(parameters)).unwrap()
-    }
-
-    #[test]
-    fn required_calls_are_a_grammar() {
-        let tools = [tool("weather", json!({ "type": "object" })), tool("time", json!({}))];
-        let expected = r#"start: call ("\n" call)*
-call: "<tool_call>\n" (tool_0 | tool_1) "\n</tool_call>"
-tool_0: "{\"name\": \"weather\", \"arguments\": " arguments_0 "}"
-arguments_0: %json {"type":"object"}
-tool_1: "{\"name\": \"time\", \"arguments\": " arguments_1 "}"
-arguments_1: %json {}
-"#;
-        assert_eq!(ToolFormat::Hermes.calls_grammar(&tools, true).unwrap(), expected);
-        let one = ToolFormat::Llama3.calls_grammar(&tools[1..], false).unwrap();
-        assert!(one.starts_with("start: call\ncall: (tool_0)\n"), "{one}");
-        assert_eq!(ToolFormat::Harmony.calls_grammar(&tools, true), None);
     }
 
     #[test]
@@ -336,17 +208,5 @@ arguments_1: %json {}
         assert_eq!(refused("a b", None), "expected a name of letters, digits, _, - and ., got \"a b\"");
         assert_eq!(refused("", None), "expected a name of letters, digits, _, - and ., got \"\"");
         assert_eq!(refused("a", Some(json!([1]))), "parameters: expected a JSON schema, got [1]");
-    }
-
-    #[test]
-    fn formats_are_recognized_by_templates() {
-        let of = ToolFormat::of_template;
-        assert_eq!(of("{%- if tools %}… <tool_call>\\n{{ tool | tojson }}"), Some(ToolFormat::Hermes));
-        let llama = "{{ '<|start_header_id|>' }}{% if tools %}{\"name\": x, \"parameters\": y}{% endif %}";
-        assert_eq!(of(llama), Some(ToolFormat::Llama3));
-        let harmony = "{% if tools %}{% endif %}<|start|>assistant<|channel|>final<|message|>";
-        assert_eq!(of(harmony), Some(ToolFormat::Harmony));
-        assert_eq!(of("{{ messages }}"), None);
-        assert_eq!(of("{% if tools %}[TOOL_CALLS]{% endif %}"), None);
     }
 }

@@ -12,6 +12,7 @@ use fulmen_model::template::{AnswerParser, ParsedText, ToolCall};
 use fulmen_model::tokenizer::StreamDecoder;
 
 use crate::error::ApiError;
+use crate::log::AnswerLog;
 use crate::metrics::Metrics;
 use crate::registry::Lease;
 
@@ -99,6 +100,8 @@ pub(crate) struct Choice {
     first: Option<Instant>,
     ready: VecDeque<Output>,
     ended: bool,
+    /// Where prompt and answer are logged, if they are.
+    log: Option<AnswerLog>,
 }
 
 /// How a text is read.
@@ -108,6 +111,7 @@ pub(super) struct Reading {
     pub(super) wants_logprobs: bool,
     pub(super) ignore_eos: bool,
     pub(super) prompt_tokens: usize,
+    pub(super) log: Option<AnswerLog>,
 }
 
 impl Choice {
@@ -135,6 +139,7 @@ impl Choice {
             first: None,
             ready: VecDeque::new(),
             ended: false,
+            log: reading.log,
         }
     }
 
@@ -220,6 +225,9 @@ impl Choice {
     }
 
     fn emit(&mut self, parsed: ParsedText, logprobs: Vec<TokenLogprob>) {
+        if let Some(log) = &mut self.log {
+            log.push(&parsed);
+        }
         if !parsed.is_empty() || !logprobs.is_empty() {
             let ParsedText { reasoning, content, calls } = parsed;
             self.ready.push_back(Output::Piece(Piece { reasoning, content, calls, logprobs }));
@@ -258,6 +266,9 @@ impl Choice {
         let first = self.first.unwrap_or_else(Instant::now);
         let (prefill, decode) = (first - self.started, first.elapsed());
         self.metrics.finished(&self.usage, self.started.elapsed());
+        if let Some(log) = self.log.take() {
+            log.write(Some(&reason), &self.usage);
+        }
         self.ready.push_back(Output::End(Ending { reason, usage: self.usage, prefill, decode }));
         self.ended = true;
     }
@@ -267,6 +278,9 @@ impl Drop for Choice {
     fn drop(&mut self) {
         if !self.ended {
             self.metrics.cancelled();
+        }
+        if let Some(log) = self.log.take() {
+            log.write(None, &self.usage);
         }
     }
 }

@@ -65,6 +65,7 @@ impl Choices {
                     wants_logprobs: params.logprobs.is_some(),
                     ignore_eos: params.ignore_eos,
                     prompt_tokens: prompt.tokens.len(),
+                    log: caller.log.as_ref().map(|log| log.answer(&lease, &prompt.tokens)),
                 };
                 let handle = lease.submit(request);
                 choices.push(Some(Choice::new(handle, Arc::clone(&lease), Arc::clone(metrics), reading)));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fulmen_model::template::{AnswerParser, ChatOptions, Message, ToolChoice, ToolSpec};
+use fulmen_model::template::{AnswerParser, ChatOptions, Message, ToolChoice, ToolFormat, ToolSpec};
 use fulmen_model::tokenizer::Special;
 use serde_json::Value;
 
@@ -62,9 +62,12 @@ impl ChatInput {
             ));
         }
         let several = self.several_calls && named.is_none();
-        let grammar = format.calls_grammar(&tools, several).ok_or_else(|| {
-            let message = "required calls are not supported for models with the harmony format; use \"auto\"";
-            ApiError::unsupported("tool_choice", message)
+        let grammar = format.calls_grammar(&tools, several, model.tokenizer()).ok_or_else(|| {
+            let message = match format {
+                ToolFormat::Harmony => "required calls are not supported for models with the harmony format",
+                _ => "required calls: the names of these parameters cannot be written by this model",
+            };
+            ApiError::unsupported("tool_choice", &format!("{message}; use \"auto\""))
         })?;
         Ok(Some(Grammar::Lark(grammar)))
     }

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use crate::app::App;
 use crate::body::json_response;
 use crate::error::ApiError;
+use crate::served::{DecodeBound, ServedModel};
 
 /// A model.
 #[derive(Debug, Serialize, ToSchema)]
@@ -20,6 +21,9 @@ pub(crate) struct ModelObject {
     owned_by: &'static str,
     /// Whether it is loaded; others are at their first request.
     loaded: bool,
+    /// What bounds its decoding, once it is loaded and if the bandwidth of its device is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bound: Option<DecodeBound>,
 }
 
 /// All models.
@@ -29,25 +33,22 @@ pub(crate) struct ModelList {
     data: Vec<ModelObject>,
 }
 
-fn object(app: &App, id: &str, loaded: &[String]) -> ModelObject {
-    let created = app.registry.created();
+fn object(app: &App, id: &str, loaded: &[(String, Arc<dyn ServedModel>)]) -> ModelObject {
+    let model = loaded.iter().find(|(name, _)| name == id).map(|(_, model)| model);
     ModelObject {
         id: id.to_owned(),
         object: "model",
-        created,
+        created: app.registry.created(),
         owned_by: "fulmen",
-        loaded: loaded.iter().any(|name| name == id),
+        loaded: model.is_some(),
+        bound: model.and_then(|model| model.info().bound),
     }
-}
-
-fn loaded(app: &App) -> Vec<String> {
-    app.registry.loaded().into_iter().map(|(name, _)| name).collect()
 }
 
 /// The models of the server.
 #[utoipa::path(get, path = "/v1/models", tag = "openai", responses((status = 200, body = ModelList)))]
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Response {
-    let loaded = loaded(&app);
+    let loaded = app.registry.loaded();
     let data = app.registry.specs().map(|spec| object(&app, &spec.name, &loaded)).collect();
     json_response(&ModelList { object: "list", data })
 }
@@ -57,5 +58,5 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Response {
     responses((status = 200, body = ModelObject), (status = 404)))]
 pub(crate) async fn get(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Response, ApiError> {
     let spec = app.registry.spec(Some(&name))?;
-    Ok(json_response(&object(&app, &spec.name, &loaded(&app))))
+    Ok(json_response(&object(&app, &spec.name, &app.registry.loaded())))
 }

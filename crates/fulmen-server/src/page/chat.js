@@ -22,6 +22,7 @@ let conversations = stored("conversations", []);
 let current = conversations.find((c) => c.id === stored("current", null)) || null;
 let settings = stored("settings", {});
 let running = null;
+let bounds = {};
 
 function say(text) {
   element("status").textContent = text;
@@ -173,7 +174,7 @@ async function answer() {
   setRunning(true);
   drawMessages();
   const begun = performance.now();
-  const meter = { first: 0, tokens: 0, begun };
+  const meter = { first: 0, tokens: 0, prompt: 0, begun, model: body.model };
   try {
     const options = { method: "POST", headers: headers(), body: JSON.stringify(body), signal: control.signal };
     const response = await fetch("v1/chat/completions", options);
@@ -184,6 +185,8 @@ async function answer() {
     if (error.name !== "AbortError") message.error = error.message;
     say(error.name === "AbortError" ? "Stopped." : error.message);
   }
+  // A model that was loaded by this request has not told its bound yet.
+  if (meter.first && !(body.model in bounds)) await loadBounds();
   message.figures = figures(meter);
   if (running === control) {
     running = null;
@@ -210,6 +213,7 @@ async function take(stream, conversation, message, meter) {
   for await (const chunk of stream) {
     if (chunk.error) throw new Error(chunk.error.message);
     if (chunk.usage) meter.tokens = chunk.usage.completion_tokens;
+    if (chunk.usage) meter.prompt = chunk.usage.prompt_tokens;
     const delta = chunk.choices[0]?.delta;
     if (!delta?.content && !delta?.reasoning_content) continue;
     meter.first ||= performance.now();
@@ -222,13 +226,24 @@ async function take(stream, conversation, message, meter) {
   }
 }
 
-function figures({ first, last, tokens, begun }) {
+// The share of the memory-bandwidth bound of a rate, in the middle of the answer.
+function shareOfBound(rate, { model, prompt, tokens }) {
+  const bound = bounds[model];
+  if (!bound || !prompt) return "";
+  const bytes = bound.bytes_per_token + bound.bytes_per_position * (prompt + tokens / 2);
+  const share = (rate * bytes) / bound.bytes_per_second;
+  return share > 1 ? "above the memory-bandwidth bound" : `${Math.round(100 * share)} % of the memory-bandwidth bound`;
+}
+
+function figures(meter) {
+  const { first, last, tokens, begun } = meter;
   if (!first) return "";
   // Tokens that came in one piece have no rate of their own.
   const rate = last - first > 50 ? ((tokens - 1) / (last - first)) * 1000 : (tokens / (last - begun)) * 1000;
   const parts = [`${Math.round(first - begun)} ms to the first token`];
   if (tokens > 1) parts.unshift(`${rate < 10 ? rate.toFixed(1) : Math.round(rate)} tok/s`);
-  return parts.join(" · ");
+  if (tokens > 1) parts.push(shareOfBound(rate, meter));
+  return parts.filter(Boolean).join(" · ");
 }
 
 function setRunning(on) {
@@ -257,12 +272,26 @@ function grow() {
 }
 
 // Models and settings.
+async function loadBounds() {
+  try {
+    const response = await fetch("v1/models", { headers: headers() });
+    if (response.ok) takeBounds((await response.json()).data);
+  } catch {
+    // Without it, no share is shown.
+  }
+}
+
+function takeBounds(models) {
+  for (const { id, loaded, bound } of models) if (loaded) bounds[id] = bound || null;
+}
+
 async function loadModels() {
   const picker = element("model");
   try {
     const response = await fetch("v1/models", { headers: headers() });
     if (!response.ok) throw new Error(await problem(response));
     const { data } = await response.json();
+    takeBounds(data);
     picker.replaceChildren(...data.map(({ id }) => make("option", { value: id }, id)));
     if (data.some(({ id }) => id === settings.model)) picker.value = settings.model;
     say("");

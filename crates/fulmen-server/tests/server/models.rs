@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fulmen_server::{ModelSpec, Registry, RegistryOptions, SamplingDefaults};
+use fulmen_server::{DecodeBound, ModelSpec, Registry, RegistryOptions, SamplingDefaults};
 use serde_json::{Value, json};
 
 use crate::server::{TestLoader, TestModel, TestServer, options, scripted, spec, start_all};
@@ -125,4 +125,25 @@ fn names_are_unique() {
     let loader = || Arc::new(TestLoader { models: Vec::new(), loads: Default::default() });
     let twice = vec![spec("a"), ModelSpec { aliases: vec!["a".to_owned()], ..spec("b") }];
     assert!(Registry::new(twice, loader(), RegistryOptions::default()).is_err());
+}
+
+/// What a share of the memory-bandwidth bound is computed from: of loaded models, where it is known.
+#[test]
+fn loaded_models_tell_their_bound() {
+    let bound = DecodeBound { bytes_per_second: 4_000_000, bytes_per_token: 1000, bytes_per_position: 10 };
+    let known = TestModel { bound: Some(bound), ..scripted(&["I am a"]) };
+    let models = vec![("a".to_owned(), known), ("b".to_owned(), scripted(&["I am b"]))];
+    let server = start_all(options(), vec![spec("a"), spec("b")], models, RegistryOptions::default());
+    let told = |at: usize| server.get("/v1/models").json()["data"][at]["bound"].clone();
+    assert_eq!((told(0), told(1)), (Value::Null, Value::Null));
+    ask(&server, "a");
+    ask(&server, "b");
+    assert_eq!(
+        told(0),
+        json!({
+            "bytes_per_second": 4_000_000, "bytes_per_token": 1000, "bytes_per_position": 10,
+        })
+    );
+    assert_eq!(server.get("/v1/models/a").json()["bound"], told(0));
+    assert_eq!(told(1), Value::Null);
 }

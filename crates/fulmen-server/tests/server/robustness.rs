@@ -1,14 +1,14 @@
 //! What the server must survive: each request gets its own error, and nothing leaks.
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use fulmen_server::{Limits, ServerOptions};
 use serde_json::json;
 
 use crate::client::{connect, read_reply, request, send};
-use crate::server::{TestModel, options, scripted, start, start_with};
+use crate::server::{TestModel, TestServer, options, scripted, start, start_with};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -259,4 +259,155 @@ fn a_request_that_takes_too_long_ends() {
     let chunks = server.post(PATH, &body).chunks();
     assert_eq!(chunks.last().unwrap()["error"]["code"], "timeout");
     server.settled("test");
+}
+
+/// The value of a counter or gauge without labels.
+fn metric(server: &TestServer, name: &str) -> u64 {
+    let text = server.get("/metrics").text();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
+}
+
+/// Waits until no request and no connection is left but that which asks.
+fn idle(server: &TestServer) {
+    let started = Instant::now();
+    let left =
+        || ["fulmen_http_requests_in_flight", "fulmen_http_connections"].map(|name| metric(server, name));
+    while left().iter().any(|&count| count > 1) {
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "requests and connections are left: {:?}",
+            left()
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn two_thousand_idle_connections_cost_nobody_anything() {
+    let server = start(scripted(&["a bird"]));
+    let body = json!({ "messages": [{ "role": "user", "content": "x" }], "seed": 0 });
+    // Half of them say nothing, half have been answered and stay open.
+    let alive = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut connections = Vec::new();
+    for at in 0..2000 {
+        let mut stream = connect(server.address);
+        if at % 2 == 0 {
+            stream.write_all(alive).unwrap();
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).unwrap();
+            assert_eq!(&status, b"HTTP/1.1 200");
+        }
+        connections.push(stream);
+    }
+    assert!(metric(&server, "fulmen_http_connections") > 2000);
+    let started = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(server.ok(PATH, &body)["choices"][0]["message"]["content"], "a bird");
+    }
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    server.settled("test");
+    // Those that say nothing are closed by the server in time.
+    let silent = &mut connections[1];
+    assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it is still open");
+    drop(connections);
+    idle(&server);
+    assert_eq!(server.get("/health").status, 200);
+}
+
+/// Grammars whose automata explode are refused in time, and nothing of them stays.
+#[test]
+fn exploding_grammars_are_refused() {
+    let server = start(TestModel { constrained: true, ..TestModel::default() });
+    let messages = json!([{ "role": "user", "content": "x" }]);
+    let schema = |schema| json!({ "type": "json_schema", "json_schema": { "schema": schema } });
+    let mut nested = json!({ "type": "string", "maxLength": 1_000_000 });
+    for _ in 0..12 {
+        nested = json!({ "type": "array", "minItems": 1000, "maxItems": 100_000, "items": nested });
+    }
+    let lark = |text: String| json!({ "type": "grammar", "grammar": text });
+    let rules: String = (0..30).map(|at| format!("r{at}: r{} r{}\n", at + 1, at + 1)).collect();
+    let formats = [
+        json!({ "type": "regex", "pattern": "((a{1,1000}){1,1000}){1,1000}" }),
+        json!({ "type": "regex", "pattern": "(.*a){200}.{5000}" }),
+        json!({ "type": "regex", "pattern": "(".repeat(10_000) }),
+        json!({ "type": "regex", "pattern": "(a|b)*c(a|b){4000}" }),
+        schema(nested),
+        lark(format!("start: r0\n{rules}r30: \"a\"\n")),
+        lark("start: start start start | \"\"".to_owned()),
+        lark(format!("start: /{}/", "(a*)*".repeat(2000))),
+    ];
+    for format in formats {
+        let started = Instant::now();
+        let body = json!({ "messages": messages, "response_format": format, "max_tokens": 20, "seed": 1 });
+        let reply = server.post(PATH, &body);
+        let text = format.to_string();
+        let start: String = text.chars().take(80).collect();
+        // Some are large and still compile: then the answer is bounded by its length.
+        assert!(reply.status == 400 || reply.status == 200, "{start}: {}", reply.text());
+        if reply.status == 400 {
+            let error = &reply.json()["error"];
+            let named = error["param"] == "response_format" || error["code"] == "constraint_failed";
+            assert!(named, "{start}: {}", reply.text());
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{start}: {:?}", started.elapsed());
+        assert_eq!(server.get("/health").status, 200);
+    }
+    let reply = server.post(PATH, &json!({ "messages": messages, "max_tokens": 3, "seed": 1 }));
+    assert_eq!(reply.status, 200);
+    server.settled("test");
+    idle(&server);
+}
+
+/// Hundreds of clients that go away at any moment of their request, while others are answered rightly.
+#[test]
+fn a_storm_of_cancels_leaves_nothing() {
+    let text = "word ".repeat(300);
+    let model = TestModel { sequences: 8, queue: 1000, ..scripted(&[&text]) };
+    let server = start(model.slow(Duration::from_millis(1)));
+    let body = json!({ "messages": [{ "role": "user", "content": "x" }], "seed": 0, "stream": true });
+    let bytes = request("POST", PATH, &[], body.to_string().as_bytes());
+    let short = json!({ "messages": [{ "role": "user", "content": "x" }], "seed": 0, "max_tokens": 5 });
+    let expected = server.ok(PATH, &short)["choices"].clone();
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let (server, bytes) = (&server, &bytes);
+            scope.spawn(move || {
+                for round in 0..50u64 {
+                    let mut stream = connect(server.address);
+                    // Within the request, before the answer, and within the answer.
+                    let sent = if round % 5 == 0 { bytes.len() / 2 } else { bytes.len() };
+                    stream.write_all(&bytes[..sent]).unwrap();
+                    if round % 5 > 2 {
+                        let _ = stream.read(&mut [0; 300]);
+                    }
+                    std::thread::sleep(Duration::from_micros(thread * 300 + round * 40));
+                    let _ = stream.shutdown(Shutdown::Both);
+                }
+            });
+        }
+        for _ in 0..10 {
+            assert_eq!(server.ok(PATH, &short)["choices"], expected);
+        }
+    });
+    let stats = server.settled("test");
+    assert_eq!((stats.running, stats.waiting), (0, 0));
+    assert!(stats.cancelled > 50, "{stats:?}");
+    idle(&server);
+    assert_eq!(server.ok(PATH, &short)["choices"], expected);
+}
+
+/// A client whose connection finds no place in the queue of the listener tries again after a second.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_burst_of_connections_is_queued() {
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    let most: usize = most.trim().parse().unwrap();
+    let limits = Limits { connections: 1, ..Limits::default() };
+    let server = start_with(ServerOptions { limits, ..options() }, scripted(&["x"]));
+    let quickly = Duration::from_millis(700);
+    let open = |_| TcpStream::connect_timeout(&server.address, quickly).unwrap();
+    let connections: Vec<TcpStream> = (0..most.min(1000)).map(open).collect();
+    drop(connections);
+    assert_eq!(server.get("/health").status, 200);
 }

@@ -12,8 +12,8 @@ use fulmen_model::source;
 use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::{Special, Tokenizer};
 use fulmen_server::{
-    ConstraintFactory, EmbedError, Embedder, EngineModel, Grammar, ModelInfo, ModelLoader, ModelSpec,
-    Registry, RegistryOptions, SamplingMap, ServedModel, Server, ServerOptions, SharedTokenizer,
+    ConstraintFactory, DecodeBound, EmbedError, Embedder, EngineModel, Grammar, ModelInfo, ModelLoader,
+    ModelSpec, Registry, RegistryOptions, SamplingMap, ServedModel, Server, ServerOptions, SharedTokenizer,
 };
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -53,6 +53,8 @@ pub(crate) struct TestModel {
     pub(crate) logprobs: bool,
     /// Whether answers can be constrained.
     pub(crate) constrained: bool,
+    /// The bound that it tells clients.
+    pub(crate) bound: Option<DecodeBound>,
 }
 
 impl Default for TestModel {
@@ -67,6 +69,7 @@ impl Default for TestModel {
             template: Some(TEMPLATE),
             logprobs: true,
             constrained: false,
+            bound: None,
         }
     }
 }
@@ -79,7 +82,8 @@ impl ConstraintFactory for Constraints {
         let grammar = match grammar {
             Grammar::Lark(text) => Compiled::lark(text),
             Grammar::JsonSchema(schema) => Compiled::json_schema_value(schema.clone()),
-            other => return Err(format!("no test has {other:?}")),
+            Grammar::Regex(pattern) => Compiled::regex(pattern),
+            Grammar::JsonObject => Ok(Compiled::json_object()),
         };
         let compile = |grammar| Compiler::new(&TOKENIZER, TOKENIZER.vocab_size() as u32)?.compile(&grammar);
         Ok(Box::new(grammar.and_then(compile).map_err(|error| error.to_string())?))
@@ -129,6 +133,7 @@ impl TestModel {
                 quantization: "F32".to_owned(),
                 embedding: 2,
                 device: "mock".to_owned(),
+                bound: self.bound,
             },
             sampling,
             constraints: self.constrained.then(|| Box::new(Constraints) as Box<dyn ConstraintFactory>),

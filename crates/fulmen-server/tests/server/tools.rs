@@ -1,8 +1,9 @@
 //! Calls of tools in all APIs.
 
+use fulmen_model::tokenizer::Special;
 use serde_json::{Value, json};
 
-use crate::server::{TestModel, TestServer, scripted, start};
+use crate::server::{TOKENIZER, TestModel, TestServer, scripted, start};
 
 const CALL: &str = "I look.\n<tool_call>\n\
     {\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>\n\
@@ -212,4 +213,97 @@ fn required_calls_and_schemas_are_kept() {
         server.post("/v1/chat/completions", &json!({ "messages": messages, "response_format": wrong }));
     assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("response_format")));
     assert!(reply.error().contains("objekt"), "{}", reply.error());
+}
+
+/// What a template of each family has of its format, and an answer with a call in it.
+const FAMILIES: [(&str, &str); 8] = [
+    ("<tool_call>", "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"12\"}}\n</tool_call>"),
+    (
+        "<tool_call><function=",
+        "<tool_call>\n<function=weather>\n<parameter=city>\n12\n</parameter>\n</function>\n</tool_call>",
+    ),
+    (
+        "<tool_call><arg_key>",
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>12</arg_value>\n</tool_call>",
+    ),
+    ("[TOOL_CALLS]", "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"12\"}}]"),
+    ("[TOOL_CALLS][ARGS]", "[TOOL_CALLS]weather[ARGS]{\"city\": \"12\"}"),
+    ("<|tool_call|>", "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"12\"}}]"),
+    (
+        "<|tool|><|/tool|>",
+        "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"12\"}}]<|/tool_call|>",
+    ),
+    ("<function_calls>", "<function_calls>\nweather(city=\"12\")\n</function_calls>"),
+];
+
+fn template_with(marks: &str) -> &'static str {
+    let loops = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\\n' }}{% endfor %}assistant: ";
+    Box::leak(
+        format!("{{% if tools %}}{marks} {{{{ tools | tojson }}}}{{% endif %}}{loops}").into_boxed_str(),
+    )
+}
+
+#[test]
+fn every_family_s_calls_reach_the_client() {
+    for (marks, text) in FAMILIES {
+        let answer = format!("I look.\n{text}");
+        let server = start(TestModel { template: Some(template_with(marks)), ..scripted(&[&answer]) });
+        let mut body = json!({
+            "messages": [{ "role": "user", "content": "Weather?" }], "tools": openai_tools(), "seed": 0,
+        });
+        let whole = server.ok("/v1/chat/completions", &body);
+        let choice = &whole["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{marks}: {whole}");
+        assert_eq!(choice["message"]["content"], "I look.", "{marks}");
+        let function = json!({ "name": "weather", "arguments": "{\"city\":\"12\"}" });
+        assert_eq!(choice["message"]["tool_calls"][0]["function"], function, "{marks}");
+
+        body["stream"] = json!(true);
+        let chunks = server.post("/v1/chat/completions", &body).chunks();
+        let delta = |chunk: &Value| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned);
+        assert_eq!(chunks.iter().filter_map(delta).collect::<String>(), "I look.", "{marks}");
+        let call = |chunk: &Value| chunk["choices"][0]["delta"]["tool_calls"].get(0).cloned();
+        let calls: Vec<Value> = chunks.iter().filter_map(call).collect();
+        assert_eq!(calls.len(), 1, "{marks}");
+        assert_eq!(calls[0]["function"], function, "{marks}");
+        assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls", "{marks}");
+
+        // Cut by its length within the call: text, and no call.
+        body["stream"] = json!(false);
+        body["max_tokens"] = json!(TOKENIZER.encode(&answer, Special::AsText).len() / 2);
+        let cut = server.ok("/v1/chat/completions", &body);
+        let choice = &cut["choices"][0];
+        assert_eq!(choice["finish_reason"], "length", "{marks}: {cut}");
+        assert_eq!(choice["message"]["tool_calls"], Value::Null, "{marks}");
+        assert!(answer.starts_with(choice["message"]["content"].as_str().unwrap()), "{marks}: {cut}");
+    }
+}
+
+/// The device writes random tokens, so what is valid is so by the grammar of the family alone.
+#[test]
+fn required_calls_are_kept_in_every_family() {
+    for (marks, _) in FAMILIES {
+        let template = Some(template_with(marks));
+        let server = start(TestModel { template, constrained: true, ..TestModel::default() });
+        let schema = json!({
+            "type": "object", "properties": { "rain": { "type": "boolean" }, "unit": { "enum": ["c", "f"] } },
+            "required": ["rain", "unit"], "additionalProperties": false,
+        });
+        let tool =
+            |name: &str| json!({ "type": "function", "function": { "name": name, "parameters": schema } });
+        for choice in [json!("required"), json!({ "type": "function", "function": { "name": "weather" } })] {
+            let body = json!({
+                "messages": [{ "role": "user", "content": "Rain?" }], "seed": 1, "tool_choice": choice,
+                "tools": [tool("weather"), tool("time")], "parallel_tool_calls": false,
+            });
+            let answer = server.ok("/v1/chat/completions", &body);
+            let answered = &answer["choices"][0];
+            assert_eq!(answered["finish_reason"], "tool_calls", "{marks}: {answer}");
+            let function = &answered["message"]["tool_calls"][0]["function"];
+            let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
+            assert!(arguments["rain"].is_boolean(), "{marks}: {arguments}");
+            assert!(arguments["unit"] == "c" || arguments["unit"] == "f", "{marks}: {arguments}");
+            assert!(choice == json!("required") || function["name"] == "weather", "{marks}");
+        }
+    }
 }

@@ -1,0 +1,254 @@
+//! Grammars of required calls, in Lark's syntax with JSON schemas, as llguidance reads it.
+
+use serde_json::{Map, Value, json};
+
+use super::arguments::is_text;
+use super::tool_format::{ARG_KEY, ARG_VALUE, ARGS, ToolFormat};
+use super::tools::ToolSpec;
+use crate::tokenizer::Tokenizer;
+
+impl ToolFormat {
+    /// The grammar of at least one call. The name comes before the arguments, as models were trained.
+    /// `several`: more calls may follow. Tags that are control tokens of the vocabulary are named by their
+    /// number (`<[5]>`), so the grammar is one for this vocabulary.
+    ///
+    /// `None` for the harmony format, whose names are in a header that is no part of the answer, and for
+    /// parameters whose names the tags of a format cannot hold.
+    pub fn calls_grammar(self, tools: &[ToolSpec], several: bool, tokenizer: &Tokenizer) -> Option<String> {
+        let mut grammar = Grammar { tokenizer, rules: String::new() };
+        let (open, close) = self.tags();
+        let (open, close) = (grammar.tag(open), grammar.tag(close));
+        let names: Vec<String> = (0..tools.len()).map(|at| format!("tool_{at}")).collect();
+        let call = format!("({})", names.join(" | "));
+        let more = |between: &str| if several { format!(" ({between} call)*") } else { String::new() };
+        let (start, call) = match self {
+            ToolFormat::Harmony => return None,
+            ToolFormat::Hermes => {
+                (format!("call{}", more(r#""\n""#)), format!(r#"{open} "\n" {call} "\n" {close}"#))
+            }
+            ToolFormat::QwenXml => {
+                (format!("call{}", more(r#""\n""#)), format!(r#"{open} "\n" {call} {close}"#))
+            }
+            ToolFormat::Glm => (format!("call{}", more(r#""\n"?"#)), format!(r#"{open} {call} {close}"#)),
+            ToolFormat::Llama3 => (format!("call{}", more(r#""; ""#)), call),
+            ToolFormat::MistralList | ToolFormat::Granite => {
+                (format!(r#"{open} "[" call{} "]""#, more(r#"", ""#)), call)
+            }
+            ToolFormat::Phi4 => (format!(r#"{open} "[" call{} "]" {close}"#, more(r#"", ""#)), call),
+            ToolFormat::Mistral => (format!("call{}", more(r#""""#)), format!("{open} {call}")),
+            ToolFormat::Olmo3 => (format!(r#"{open} "\n" call{} "\n" {close}"#, more(r#""\n""#)), call),
+        };
+        grammar.rule("start", &start);
+        grammar.rule("call", &call);
+        for (at, tool) in tools.iter().enumerate() {
+            match self {
+                ToolFormat::QwenXml | ToolFormat::Glm => grammar.tagged_call(self, at, tool)?,
+                ToolFormat::Olmo3 => grammar.python_call(at, tool)?,
+                ToolFormat::Mistral => {
+                    let args = grammar.tag(ARGS);
+                    let name = quoted(tool.name());
+                    grammar.rule(&format!("tool_{at}"), &format!("{name} {args} arguments_{at}"));
+                    grammar.json(&format!("arguments_{at}"), tool.parameters());
+                }
+                _ => grammar.json_call(self, at, tool),
+            }
+        }
+        Some(grammar.rules)
+    }
+}
+
+struct Grammar<'a> {
+    tokenizer: &'a Tokenizer,
+    rules: String,
+}
+
+impl Grammar<'_> {
+    fn rule(&mut self, name: &str, body: &str) {
+        self.rules += &format!("{name}: {body}\n");
+    }
+
+    fn json(&mut self, name: &str, schema: &Value) {
+        self.rule(name, &format!("%json {schema}"));
+    }
+
+    /// A tag: its control token where the vocabulary has one, its text otherwise.
+    fn tag(&self, text: &str) -> String {
+        match self.tokenizer.special_token(text) {
+            _ if text.is_empty() => String::new(),
+            Some(id) => format!("<[{id}]>"),
+            None => quoted(text),
+        }
+    }
+
+    /// `{"name": …, "arguments": {…}}`.
+    fn json_call(&mut self, format: ToolFormat, at: usize, tool: &ToolSpec) {
+        let key = if format == ToolFormat::Llama3 { "parameters" } else { "arguments" };
+        let head = quoted(&format!("{{\"name\": \"{}\", \"{key}\": ", tool.name()));
+        self.rule(&format!("tool_{at}"), &format!("{head} arguments_{at} \"}}\""));
+        self.json(&format!("arguments_{at}"), tool.parameters());
+    }
+
+    /// A call whose arguments have a pair of tags each.
+    fn tagged_call(&mut self, format: ToolFormat, at: usize, tool: &ToolSpec) -> Option<()> {
+        let Some(parameters) = Parameters::of(tool) else {
+            return self.open_call(format, at, tool);
+        };
+        let mut body = String::new();
+        for (index, (key, schema, required)) in parameters.list.iter().enumerate() {
+            if key.is_empty() || key.contains(['<', '>', '\n']) {
+                return None;
+            }
+            let (argument, value) = (format!("argument_{at}_{index}"), format!("value_{at}_{index}"));
+            let (before, after) = self.around(format, &quoted(key));
+            let closed = self.value(&value, after, tool.parameters(), schema);
+            self.rule(&argument, &format!("{before} {closed}"));
+            body += &format!(" {argument}{}", if *required { "" } else { "?" });
+        }
+        self.tagged_tool(format, at, tool, &body);
+        Some(())
+    }
+
+    /// A call of a tool that does not say which parameters it has.
+    fn open_call(&mut self, format: ToolFormat, at: usize, tool: &ToolSpec) -> Option<()> {
+        let (before, after) = self.around(format, "/[A-Za-z0-9_.-]{1,64}/");
+        let closed = self.text(&format!("value_{at}"), after, "*");
+        self.rule(&format!("argument_{at}"), &format!("{before} {closed}"));
+        self.tagged_tool(format, at, tool, &format!(" argument_{at}*"));
+        Some(())
+    }
+
+    fn tagged_tool(&mut self, format: ToolFormat, at: usize, tool: &ToolSpec, arguments: &str) {
+        let body = match format {
+            ToolFormat::Glm => format!("{} \"\\n\"?{arguments}", quoted(tool.name())),
+            _ => {
+                let open = quoted(&format!("<function={}>\n", tool.name()));
+                format!("{open}{arguments} \"</function>\\n\"")
+            }
+        };
+        self.rule(&format!("tool_{at}"), &body);
+    }
+
+    /// What stands before the value of an argument with this key, and the tag behind it.
+    fn around(&self, format: ToolFormat, key: &str) -> (String, &'static str) {
+        match format {
+            ToolFormat::Glm => {
+                let tags = [ARG_KEY.0, ARG_KEY.1, ARG_VALUE.0].map(|tag| self.tag(tag));
+                (format!("{} {key} {} \"\\n\"? {}", tags[0], tags[1], tags[2]), ARG_VALUE.1)
+            }
+            _ => (format!("\"<parameter=\" {key} \">\\n\""), "\n</parameter>\n"),
+        }
+    }
+
+    /// The rule of a value, and what refers to it with the tag behind it.
+    fn value(&mut self, name: &str, after: &'static str, root: &Value, schema: &Value) -> String {
+        let literals = |values: &Vec<Value>| {
+            let texts: Option<Vec<String>> =
+                values.iter().map(|value| Some(quoted(value.as_str()?))).collect();
+            texts.filter(|texts| !texts.is_empty()).map(|texts| texts.join(" | "))
+        };
+        let values = schema.get("enum").and_then(Value::as_array).cloned();
+        let values = values.or_else(|| Some(vec![schema.get("const")?.clone()]));
+        if let Some(texts) = values.as_ref().and_then(literals) {
+            self.rule(name, &texts);
+        } else if is_text(root, schema) {
+            let bound = |key: &str| schema.get(key).and_then(Value::as_u64);
+            let repeat = match (bound("minLength"), bound("maxLength")) {
+                (None, None) => "*".to_owned(),
+                (least, None) => format!("{{{},}}", least.unwrap_or(0)),
+                (least, Some(most)) => format!("{{{},{most}}}", least.unwrap_or(0)),
+            };
+            return self.text(name, after, &repeat);
+        } else {
+            self.json(name, &with_definitions(root, schema));
+        }
+        format!("{name} {}", self.closing(after))
+    }
+
+    /// Text to the tag behind it.
+    fn text(&mut self, name: &str, after: &'static str, repeat: &str) -> String {
+        if self.tokenizer.special_token(after).is_some() {
+            self.rule(name, &format!("/(?s:.){repeat}/"));
+            return format!("{name} {}", self.closing(after));
+        }
+        self.rules += &format!("{name}[suffix={}]: /(?s:.){repeat}/\n", quoted(after));
+        let space = if after.ends_with('\n') { "" } else { " \"\\n\"?" };
+        format!("{name}{space}")
+    }
+
+    fn closing(&self, after: &str) -> String {
+        let space = if after.ends_with('\n') { "" } else { " \"\\n\"?" };
+        format!("{}{space}", self.tag(after))
+    }
+
+    /// `NAME(KEY=VALUE, …)`.
+    fn python_call(&mut self, at: usize, tool: &ToolSpec) -> Option<()> {
+        let parameters = Parameters::of(tool).unwrap_or_default();
+        let (mut required, mut optional) = (Vec::new(), Vec::new());
+        for (index, (key, schema, needed)) in parameters.list.iter().enumerate() {
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            if key.is_empty() || !key.chars().all(plain) {
+                return None;
+            }
+            let argument = format!("argument_{at}_{index}");
+            self.rule(&argument, &format!("{} value_{at}_{index}", quoted(&format!("{key}="))));
+            self.json(&format!("value_{at}_{index}"), &with_definitions(tool.parameters(), schema));
+            if *needed { required.push(argument) } else { optional.push(argument) }
+        }
+        let following = |rest: &[String]| -> String {
+            rest.iter().map(|argument| format!(" (\", \" {argument})?")).collect()
+        };
+        let arguments = if required.is_empty() {
+            let mut ways: Vec<String> = (0..optional.len())
+                .map(|first| format!("{}{}", optional[first], following(&optional[first + 1..])))
+                .collect();
+            ways.push("\"\"".to_owned());
+            ways.join(" | ")
+        } else {
+            format!("{}{}", required.join(" \", \" "), following(&optional))
+        };
+        self.rule(&format!("arguments_{at}"), &arguments);
+        let open = quoted(&format!("{}(", tool.name()));
+        self.rule(&format!("tool_{at}"), &format!("{open} arguments_{at} \")\""));
+        Some(())
+    }
+}
+
+/// The parameters of a tool, in the order of its schema, and whether they are required.
+#[derive(Default)]
+struct Parameters<'a> {
+    list: Vec<(&'a str, &'a Value, bool)>,
+}
+
+impl<'a> Parameters<'a> {
+    /// `None` if the schema does not list them.
+    fn of(tool: &'a ToolSpec) -> Option<Parameters<'a>> {
+        let schema = tool.parameters();
+        let properties: &Map<String, Value> = schema.get("properties")?.as_object()?;
+        let required = schema.get("required").and_then(Value::as_array);
+        let is_required = |key: &str| required.is_some_and(|list| list.iter().any(|name| name == key));
+        let list = properties.iter().map(|(key, schema)| (key.as_str(), schema, is_required(key)));
+        Some(Parameters { list: list.collect() })
+    }
+}
+
+/// The schema of a part with the definitions of the whole, which it may refer to.
+fn with_definitions(root: &Value, schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    match &mut schema {
+        Value::Object(keys) => {
+            for name in ["$defs", "definitions"] {
+                if let Some(definitions) = root.get(name) {
+                    keys.entry(name).or_insert_with(|| definitions.clone());
+                }
+            }
+        }
+        Value::Bool(true) => schema = json!({}),
+        _ => {}
+    }
+    schema
+}
+
+/// A text as a literal.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}

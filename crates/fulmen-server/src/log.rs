@@ -1,0 +1,111 @@
+//! The log of requests on stderr.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Method;
+use fulmen_model::template::{ParsedText, ToolCall};
+use serde_json::{Value, json};
+
+use crate::generation::{EndReason, TokenUsage};
+use crate::ids;
+use crate::options::LogFormat;
+use crate::registry::Lease;
+
+/// The name of a request, for its log.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestName(pub(crate) Arc<str>);
+
+/// A line for a request. The path is escaped: it comes from the client.
+pub(crate) fn request(
+    format: LogFormat,
+    name: &str,
+    method: &Method,
+    path: &str,
+    status: u16,
+    time: Duration,
+) {
+    let (seconds, millis) = (ids::now(), time.as_secs_f64() * 1e3);
+    match format {
+        LogFormat::Off => {}
+        LogFormat::Text => {
+            let (name, path) = (name.escape_debug(), path.escape_debug());
+            eprintln!("{seconds} {name} {method} {path} {status} {millis:.1} ms");
+        }
+        LogFormat::Json => {
+            let line = json!({
+                "time": seconds, "request": name, "method": method.as_str(), "path": path,
+                "status": status, "ms": (millis * 10.0).round() / 10.0,
+            });
+            eprintln!("{line}");
+        }
+    }
+}
+
+/// Logs the prompts and answers of a request; only made where the operator asks for it.
+#[derive(Clone, Debug)]
+pub(crate) struct PromptLog {
+    format: LogFormat,
+    request: Arc<str>,
+}
+
+impl PromptLog {
+    pub(crate) fn new(format: LogFormat, request: Arc<str>) -> PromptLog {
+        PromptLog { format, request }
+    }
+
+    /// The record of an answer that begins now.
+    pub(crate) fn answer(&self, lease: &Lease, prompt: &[u32]) -> AnswerLog {
+        let prompt = lease.tokenizer().decode_with_special(prompt).unwrap_or_default();
+        let model = lease.spec().name.clone();
+        AnswerLog { log: self.clone(), model, prompt, text: ParsedText::default() }
+    }
+}
+
+/// A prompt and as much of its answer as there is.
+#[derive(Debug)]
+pub(crate) struct AnswerLog {
+    log: PromptLog,
+    model: String,
+    prompt: String,
+    text: ParsedText,
+}
+
+impl AnswerLog {
+    pub(crate) fn push(&mut self, parsed: &ParsedText) {
+        self.text.reasoning.push_str(&parsed.reasoning);
+        self.text.content.push_str(&parsed.content);
+        self.text.calls.extend_from_slice(&parsed.calls);
+    }
+
+    /// Writes a line. `reason` is `None` for an answer that was cancelled.
+    pub(crate) fn write(self, reason: Option<&EndReason>, usage: &TokenUsage) {
+        let AnswerLog { log, model, prompt, text } = self;
+        let (time, request) = (ids::now(), &log.request);
+        let reason = match reason {
+            None => "cancelled",
+            Some(EndReason::Stop | EndReason::StopString(_)) => "stop",
+            Some(EndReason::Length) => "length",
+            Some(EndReason::ToolCalls) => "tool_calls",
+        };
+        match log.format {
+            LogFormat::Off => {}
+            LogFormat::Text => eprintln!(
+                "{time} {} {} prompt {prompt:?} answer {:?} {reason}",
+                request.escape_debug(),
+                model.escape_debug(),
+                text.content,
+            ),
+            LogFormat::Json => {
+                let call = |call: &ToolCall| json!({ "name": call.name, "arguments": call.arguments });
+                let calls: Vec<Value> = text.calls.iter().map(call).collect();
+                let line = json!({
+                    "time": time, "request": request.as_ref(), "model": model, "prompt": prompt,
+                    "reasoning": text.reasoning, "answer": text.content, "calls": calls, "end": reason,
+                    "prompt_tokens": usage.prompt, "completion_tokens": usage.generated,
+                });
+                eprintln!("{line}");
+            }
+        }
+    }
+}
