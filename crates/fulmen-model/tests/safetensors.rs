@@ -213,6 +213,62 @@ fn experts_that_do_not_fit_the_configuration_are_refused_by_name() {
     assert!(refused(&config, &tensors).starts_with("num_experts is missing"));
 }
 
+/// Of models that also take images, the text part is read.
+#[test]
+fn the_text_of_a_model_with_images_is_the_same_model() {
+    let (file, shape, tensors) = both("tiny-llama-untied");
+    for prefix in ["language_model.model.", "model.language_model."] {
+        let mut text = config(&shape);
+        text["model_type"] = json!("mistral");
+        let outer = json!({ "model_type": "mistral3", "text_config": text, "eos_token_id": 7 });
+        let mut named: BTreeMap<String, Tensor> = BTreeMap::new();
+        for (name, tensor) in &tensors {
+            let name = match name.strip_prefix("model.") {
+                Some(name) => format!("{prefix}{name}"),
+                None => name.clone(),
+            };
+            named.insert(name, tensor.clone());
+        }
+        let norm = tensors["model.norm.weight"].clone();
+        named.insert("vision_tower.patch_conv.weight".to_owned(), norm.clone());
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &outer, &named);
+        let opened = SafetensorsFolder::open(folder.path()).unwrap();
+        compare(&file, &opened);
+        assert_eq!(opened.metadata().u32("tokenizer.ggml.eos_token_id"), Ok(7));
+        // Without a text part it is an unknown type, and other tensors are not ignored.
+        let refused = |config: &Value, tensors: &BTreeMap<String, Tensor>| {
+            write(folder.path(), config, tensors);
+            SafetensorsFolder::open(folder.path()).err().unwrap().to_string()
+        };
+        let mut plain = config(&shape);
+        plain["model_type"] = json!("mistral3");
+        assert!(refused(&plain, &named).contains("model_type is \"mistral3\""));
+        named.insert("audio_tower.weight".to_owned(), norm);
+        assert!(refused(&outer, &named).contains("audio_tower.weight"));
+    }
+}
+
+#[test]
+fn what_the_text_of_gemma3_leaves_out_has_its_default() {
+    let text = json!({ "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+        "num_hidden_layers": 34, "sliding_window": 1024,
+        "rope_scaling": { "factor": 8.0, "rope_type": "linear" } });
+    let folder = tempfile::tempdir().unwrap();
+    let outer = json!({ "model_type": "gemma3", "text_config": text, "eos_token_id": [1, 106] });
+    write(folder.path(), &outer, &BTreeMap::new());
+    let opened = SafetensorsFolder::open(folder.path()).unwrap();
+    let metadata = opened.metadata();
+    for (key, value) in
+        [("attention.head_count", 8), ("attention.head_count_kv", 4), ("attention.key_length", 256)]
+    {
+        assert_eq!(metadata.u32(&format!("gemma3.{key}")), Ok(value), "{key}");
+    }
+    assert_eq!(metadata.f32("gemma3.rope.freq_base"), Ok(1e6));
+    assert_eq!(metadata.f32("gemma3.rope.freq_base_swa"), Ok(1e4));
+    assert_eq!(metadata.u32("tokenizer.ggml.eot_token_id"), Ok(106));
+}
+
 #[test]
 fn a_folder_is_the_same_model_as_the_file() {
     for preset in ["tiny-llama", "tiny-llama-untied", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3moe"] {
@@ -463,7 +519,7 @@ fn configurations_that_are_not_supported_are_refused_by_name() {
         (
             "config.json: model_type is \"gpt_neox\", which is not supported (supported: llama, mistral, \
              qwen2, qwen3, qwen3_moe, gemma3_text, ministral3, phi3, granite, smollm3, olmo2, olmo3, \
-             gpt_oss)",
+             gpt_oss, and the text of gemma3 and mistral3)",
             said("model_type", json!("gpt_neox")),
         ),
         (

@@ -1,6 +1,6 @@
 //! Gemma 4: as Gemma 3, with heads of another size in the layers with a sliding window, values that are
-//! normed too, last layers that read the KV cache of earlier ones, embeddings of its own for each layer, and a
-//! mixture of experts beside the feed-forward layer in the larger models.
+//! normed too, last layers that read the KV cache of earlier ones, embeddings of its own for each layer, and
+//! a mixture of experts beside the feed-forward layer in the larger models.
 
 use fulmen_core::{
     GatedActivation, Heads, RopePairing, RopeSpec, RouteSpec, RouterScores, Tensor, UnaryKind,
@@ -107,8 +107,8 @@ pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelErr
     l.scale_output(x)
 }
 
-/// Attention of normed hidden states, without its output projection. Keys and values are normed by head; where
-/// there is no projection to values, they are the projected keys.
+/// Attention of normed hidden states, without its output projection. Keys and values are normed by head;
+/// where there is no projection to values, they are the projected keys.
 fn attention(l: &mut Layer<'_, '_>, h: Tensor) -> Result<Tensor, ModelError> {
     let heads = l.heads();
     let q = l.linear(h, "attn_q", heads.q_width(), Bias::None)?;

@@ -1,6 +1,7 @@
 //! Translates the `config.json` of a Hugging Face folder to GGUF metadata.
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::error::SafetensorsProblem;
 use super::family::Family;
@@ -40,6 +41,9 @@ pub(super) struct Config {
     mlp_only_layers: Option<Vec<u32>>,
     bos_token_id: Option<u32>,
     eos_token_id: Option<Ids>,
+    /// Whether it is the text part of a model that also takes images.
+    #[serde(skip)]
+    pub(super) is_text_part: bool,
     #[serde(flatten)]
     pub(super) family: Family,
 }
@@ -100,6 +104,40 @@ struct YarnScaling {
 }
 
 impl Config {
+    /// The configuration in a `config.json`; of models that also take images, that of the text part.
+    pub(super) fn from_json(mut file: Value) -> Result<Config, serde_json::Error> {
+        let wraps = matches!(file["model_type"].as_str(), Some("gemma3" | "mistral3"));
+        if !(wraps && file["text_config"].is_object()) {
+            return serde_json::from_value(file);
+        }
+        let mut text = file["text_config"].take();
+        // Files leave out what the library that wrote them has as its default.
+        let gemma = json!({
+            "model_type": "gemma3_text", "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+            "vocab_size": 262_208, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-6,
+            "rope_theta": 1e6, "rope_local_base_freq": 1e4, "tie_word_embeddings": true,
+        });
+        let mut defaults = if file["model_type"] == "gemma3" { gemma } else { json!({}) };
+        if !file["tie_word_embeddings"].is_null() {
+            defaults["tie_word_embeddings"] = file["tie_word_embeddings"].take();
+        }
+        // The whole model knows the ends of turns, its text part only that of texts.
+        for key in ["bos_token_id", "eos_token_id"] {
+            if !file[key].is_null() {
+                text[key] = file[key].take();
+            }
+        }
+        for (key, value) in defaults.as_object().into_iter().flatten() {
+            // Newer files have the bases of RoPE elsewhere.
+            let is_elsewhere = key.starts_with("rope_") && !text["rope_parameters"].is_null();
+            if text[key].is_null() && !is_elsewhere {
+                text[key] = value.clone();
+            }
+        }
+        let config: Config = serde_json::from_value(text)?;
+        Ok(Config { is_text_part: true, ..config })
+    }
+
     /// The GGUF name of the architecture.
     pub(super) fn architecture(&self) -> Result<&'static str, SafetensorsProblem> {
         match self.model_type.as_str() {
@@ -120,7 +158,7 @@ impl Config {
                 key: "model_type",
                 found: format!("{other:?}"),
                 expected: "llama, mistral, qwen2, qwen3, qwen3_moe, gemma3_text, ministral3, phi3, granite, \
-                           smollm3, olmo2, olmo3, gpt_oss",
+                           smollm3, olmo2, olmo3, gpt_oss, and the text of gemma3 and mistral3",
             }),
         }
     }
