@@ -57,6 +57,7 @@ pub(super) struct Rope {
     low_freq_factor: Option<f32>,
     high_freq_factor: Option<f32>,
     pub(super) original_max_position_embeddings: Option<u32>,
+    partial_rotary_factor: Option<f32>,
     /// YaRN.
     beta_fast: Option<f32>,
     beta_slow: Option<f32>,
@@ -154,11 +155,12 @@ impl Config {
             // OLMo 3 is OLMo 2 with sliding windows.
             "olmo2" | "olmo3" => Ok("olmo2"),
             "gpt_oss" => Ok("gpt-oss"),
+            "glm4_moe" => Ok("glm4moe"),
             other => Err(SafetensorsProblem::Unsupported {
                 key: "model_type",
                 found: format!("{other:?}"),
                 expected: "llama, mistral, qwen2, qwen3, qwen3_moe, gemma3_text, ministral3, phi3, granite, \
-                           smollm3, olmo2, olmo3, gpt_oss, and the text of gemma3 and mistral3",
+                           smollm3, olmo2, olmo3, gpt_oss, glm4_moe, and the text of gemma3 and mistral3",
             }),
         }
     }
@@ -178,7 +180,8 @@ impl Config {
 
     /// Experts of a layer; 0 if there are none.
     pub(super) fn experts(&self) -> u32 {
-        self.num_experts.filter(|_| self.model_type.ends_with("_moe")).unwrap_or(0)
+        let count = self.num_experts.or(self.family.n_routed_experts);
+        count.filter(|_| self.model_type.ends_with("_moe")).unwrap_or(0)
     }
 
     /// The keys of a mixture of experts.
@@ -193,6 +196,10 @@ impl Config {
             "gpt-oss" => [
                 ("num_local_experts", self.num_local_experts),
                 ("intermediate_size", Some(self.intermediate_size)),
+            ],
+            "glm4moe" => [
+                ("n_routed_experts", self.family.n_routed_experts),
+                ("moe_intermediate_size", self.moe_intermediate_size),
             ],
             _ => [("num_experts", self.num_experts), ("moe_intermediate_size", self.moe_intermediate_size)],
         };
@@ -223,7 +230,9 @@ impl Config {
 
     /// Elements of a head that RoPE rotates.
     pub(super) fn rotated(&self) -> u32 {
-        let part = self.partial_rotary_factor.unwrap_or(1.0);
+        let newer = self.rope_parameters.as_ref().and_then(|rope| rope.partial_rotary_factor);
+        let default = if self.model_type == "glm4_moe" { 0.5 } else { 1.0 };
+        let part = self.partial_rotary_factor.or(newer).unwrap_or(default);
         (self.head_size() as f32 * part) as u32
     }
 
@@ -321,7 +330,9 @@ impl Config {
         let unsupported = |key, found, expected| SafetensorsProblem::Unsupported { key, found, expected };
         self.check_activation()?;
         let partial = self.partial_rotary_factor.filter(|factor| *factor != 1.0);
-        if let Some(factor) = partial.filter(|factor| arch != "phi3" || !(0.0..1.0).contains(factor)) {
+        if let Some(factor) =
+            partial.filter(|factor| !matches!(arch, "phi3" | "glm4moe") || !(0.0..1.0).contains(factor))
+        {
             return Err(unsupported("partial_rotary_factor", factor.to_string(), "1"));
         }
         let mut metadata = Metadata::new();

@@ -16,7 +16,7 @@ use super::error::{SafetensorsError, SafetensorsProblem};
 use super::experts::{ExpertPart, StackedExperts};
 use super::header::{SafetensorsFile, no_memory};
 use super::mxfp4::{Mxfp4Origin, Mxfp4Tensors};
-use super::names::{Name, gguf_name, text_name};
+use super::names::{Name, gguf_name, is_draft, text_name};
 use crate::gguf::storage::Storage;
 use crate::gguf::{Metadata, TensorData};
 use crate::mapping::OpenFile;
@@ -190,6 +190,10 @@ impl SafetensorsFolder {
         let at = |problem| SafetensorsError::new(path, problem);
         let unknown = || at(SafetensorsProblem::UnknownTensor(info.name().to_owned()));
         let architecture = config.architecture().map_err(at)?;
+        // They are not run.
+        if architecture == "glm4moe" && is_draft(info.name(), config.num_hidden_layers) {
+            return Ok(());
+        }
         let name = match config.is_text_part {
             true => text_name(info.name(), architecture),
             false => gguf_name(info.name(), architecture),

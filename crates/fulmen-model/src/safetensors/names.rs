@@ -54,6 +54,15 @@ const GPT_OSS: [(&str, &str); 5] = [
     ("mlp.experts.down_proj_bias", "ffn_down_exps.bias"),
 ];
 
+/// Names inside a layer of GLM-4.5, which differ from those of others.
+const GLM4_MOE: [(&str, &str); 5] = [
+    ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+    ("mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"),
+    ("mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"),
+    ("mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"),
+];
+
 /// Names of the weights of an expert.
 const EXPERT: [(&str, &str); 3] = [
     ("gate_proj.weight", "ffn_gate_exps"),
@@ -79,6 +88,12 @@ pub(super) fn text_name(name: &str, architecture: &str) -> Option<Name> {
     }
 }
 
+/// Whether a tensor belongs to a layer behind the `layers` of the model: one that predicts further tokens.
+pub(super) fn is_draft(name: &str, layers: u32) -> bool {
+    let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
+    layer.and_then(|layer| layer.parse::<u32>().ok()).is_some_and(|layer| layer >= layers)
+}
+
 /// The GGUF name of a tensor of an architecture; `None` if it is unknown.
 pub(super) fn gguf_name(name: &str, architecture: &str) -> Option<Name> {
     if let Some((_, known)) = WHOLE.iter().find(|(theirs, _)| *theirs == name) {
@@ -100,6 +115,11 @@ pub(super) fn gguf_name(name: &str, architecture: &str) -> Option<Name> {
         if let Some((_, ours)) = GPT_OSS.iter().find(|(theirs, _)| *theirs == part) {
             return Some(Name::Known(format!("blk.{layer}.{ours}")));
         }
+    }
+    if architecture == "glm4moe"
+        && let Some((_, ours)) = GLM4_MOE.iter().find(|(theirs, _)| *theirs == part)
+    {
+        return Some(Name::Known(format!("blk.{layer}.{ours}")));
     }
     if let Some(part) = part.strip_prefix("mlp.experts.") {
         let (expert, part) = part.split_once('.')?;
