@@ -1,5 +1,5 @@
-// A row of activations converted to f16 by one block, or by a cluster of them, after an optional RMS norm: what
-// the kernels that pack activations share (pack_f16_fragments.cu, gemm_mixed_input_reduce.cu).
+// A row of activations converted to f16 by one block, or by a cluster of them, after an optional RMS norm:
+// what the kernels that pack activations share (pack_f16_fragments.cu, gemm_mixed_input_reduce.cu).
 //
 // - Algorithm: one row reduction (sum of squares and largest magnitude), then an elementwise conversion. Each
 //   thread keeps its first HELD float4 of the row in registers between the two passes and reads the rest

@@ -368,6 +368,56 @@ fn a_gemma3_layer_is_seven_kernels_at_batch_1() {
     assert_eq!((count("rms_norm_add "), count("gemv_gate_up_q4_k")), (4, 2));
 }
 
+/// A layer of Gemma 4 without a window and the experts of its kind: heads of 512 dims, values that are normed
+/// keys, a second attention over the same cache, and a scale for each expert.
+fn gemma4(m: u32) -> Result<LogicalGraph, BuildError> {
+    let heads = Heads { n_heads: 16, n_kv_heads: 2, head_dim: 512 };
+    let (hidden, inner, count) = (2816, 704, 128);
+    let mut b = GraphBuilder::new();
+    let (x, positions) = (b.input("x", m, hidden)?, b.indices("positions", m)?);
+    let factors = Some(b.vector("factors", heads.head_dim / 2)?);
+    let rotation =
+        Rotation { spec: RopeSpec::new(RopePairing::NeoX, heads.head_dim, 1e6), positions, factors };
+    let table = b.page_table("pages", 1, 32)?;
+    let cache = b.kv_cache("kv", CacheSpec { dtype: DType::F16, n_pages: 32, table, heads })?;
+    let [wq, wk] = [("q", heads.q_width()), ("k", heads.kv_width())]
+        .map(|(name, rows)| b.weight(name, DType::Q4_K, rows, hidden));
+    let (q, k) = (b.mul_mat(x, wq?)?, b.mul_mat(x, wk?)?);
+    let (gain, ones) = (b.vector("gain", heads.head_dim)?, b.vector("ones", heads.head_dim)?);
+    let v = b.rms_norm(k, ones, 1e-6)?;
+    let (q, k) = (b.rms_norm(q, gain, 1e-6)?, b.rms_norm(k, gain, 1e-6)?);
+    let (q, k) = (b.rope(q, heads.head_dim, rotation)?, b.rope(k, heads.head_dim, rotation)?);
+    b.kv_store(k, v, cache, positions, None)?;
+    let first = b.cache_attention(q, cache, positions, None, 1.0)?;
+    let second = b.cache_attention(first, cache, positions, None, 1.0)?;
+    let wo = b.weight("o", DType::Q4_K, hidden, heads.q_width())?;
+    let x = b.mul_mat(second, wo)?;
+    let router = b.weight("router", DType::F32, count, hidden)?;
+    let logits = b.mul_mat(x, router)?;
+    let spec = RouteSpec { top: 8, scores: RouterScores::Softmax, renormalize: true, scale: 1.0 };
+    let mut routed = b.route(logits, None, spec)?;
+    let scale = b.weight("scale", DType::F32, count, 1)?;
+    let scales = b.embed(scale, routed.ids)?;
+    routed.weights = b.mul(routed.weights, scales)?;
+    let gate = b.weight("gate", DType::Q4_K, count * inner, hidden)?;
+    let up = b.weight("up", DType::Q4_K, count * inner, hidden)?;
+    let down = b.weight("down", DType::Q8_0, count * hidden, inner)?;
+    let y = b.expert_gate_up(x, routed, [gate.into(), up.into()], GatedActivation::GeGlu)?;
+    let y = b.expert_down(y, routed, down.into(), None)?;
+    b.output("y", y)?;
+    Ok(b.finish())
+}
+
+#[test]
+fn a_gemma4_layer_has_a_kernel_for_every_call() {
+    for (m, caps) in [(1, H200), (16, H200), (600, H200), (1, RTX_3090)] {
+        let launches = launches(caps, gemma4(m).unwrap(), true);
+        let attention = launches.iter().filter(|launch| launch.contains("attention")).count();
+        assert!(attention >= 2, "{launches:?}");
+        assert!(launches.iter().any(|launch| launch.contains("embed_f32")), "{launches:?}");
+    }
+}
+
 #[test]
 fn unplanned_calls_forward_nothing() {
     for m in [1, 8, 16] {

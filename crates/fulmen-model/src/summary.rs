@@ -33,8 +33,10 @@ pub struct Summary {
     pub attention_layers: Option<u64>,
     /// The recurrent states of hybrid models.
     pub recurrent: Option<RecurrentSummary>,
-    /// KV heads, summed over all layers.
+    /// KV heads, summed over all layers with a KV cache of their own, but for those of `local_kv`.
     pub total_kv_heads: Option<u64>,
+    /// The KV caches of layers with a window, where their heads have another size.
+    pub local_kv: Option<LocalKv>,
     /// Size of a key head.
     pub key_size: Option<u64>,
     /// Size of a value head.
@@ -72,6 +74,45 @@ pub struct RecurrentSummary {
     pub qkv: u64,
     /// Columns of the values of a row.
     pub values: u64,
+}
+
+/// The layers with a window of a model whose heads have another size in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalKv {
+    /// KV heads, summed over those of these layers that have a KV cache of their own.
+    pub total_heads: u64,
+    /// Size of a key head and of a value head.
+    pub size: u64,
+    /// KV heads of all other layers with a KV cache of their own.
+    others: u64,
+    /// Keys and values of a row, in the layer with the most.
+    widest: u64,
+}
+
+impl LocalKv {
+    /// Reads the keys of a model with this number of layers whose heads differ.
+    fn of(metadata: &Metadata, arch: &str, layers: u64, size: u64) -> Result<Option<LocalKv>, MetadataError> {
+        let key = |name: &str| format!("{arch}.{name}");
+        let Some(local_size) = metadata.opt_u64(&key("attention.key_length_swa"))? else { return Ok(None) };
+        let windows = metadata.opt_numbers::<bool>(&key("attention.sliding_window_pattern"))?;
+        let heads = match metadata.get(&key("attention.head_count_kv")) {
+            Some(Value::Array(_)) => metadata.integers(&key("attention.head_count_kv"))?,
+            _ => Vec::new(),
+        };
+        let same = if heads.is_empty() { metadata.opt_u64(&key("attention.head_count_kv"))? } else { None };
+        let shared = metadata.opt_u64(&key("attention.shared_kv_layers"))?.unwrap_or(0);
+        let own = layers.saturating_sub(shared);
+        let (mut total_heads, mut others, mut widest) = (0u64, 0u64, 0u64);
+        for (layer, local) in (0..own).zip(windows.into_iter().flatten()) {
+            let listed = usize::try_from(layer).ok().and_then(|layer| heads.get(layer));
+            let listed = listed.and_then(|&heads| u64::try_from(heads).ok());
+            let heads = listed.or(same).unwrap_or(0);
+            let (total, size) = if local { (&mut total_heads, local_size) } else { (&mut others, size) };
+            *total = total.saturating_add(heads);
+            widest = widest.max(heads.saturating_mul(size).saturating_mul(2));
+        }
+        Ok(Some(LocalKv { total_heads, size: local_size, others, widest }))
+    }
 }
 
 impl RecurrentSummary {
@@ -170,6 +211,11 @@ impl Summary {
             totals.parameters = totals.parameters.saturating_add(count(tensor.elements()));
             totals.bytes = totals.bytes.saturating_add(count(tensor.bytes()));
         }
+        let key_size = number("attention.key_length")?.or(head_size);
+        let local_kv = match layers.zip(key_size) {
+            Some((layers, size)) => LocalKv::of(metadata, &arch, layers, size)?,
+            None => None,
+        };
         let experts = number("expert_count")?.filter(|count| *count > 0);
         let experts_used = number("expert_used_count")?.filter(|_| experts.is_some());
         Ok(Summary {
@@ -183,10 +229,12 @@ impl Summary {
             attention_layers,
             recurrent,
             total_kv_heads: match metadata.get(&key("attention.head_count_kv")) {
+                _ if local_kv.is_some() => local_kv.map(|local| local.others),
                 None => heads.zip(attention_layers).and_then(|(heads, layers)| heads.checked_mul(layers)),
                 Some(_) => sum(metadata, &key("attention.head_count_kv"), attention_layers)?,
             },
-            key_size: number("attention.key_length")?.or(head_size),
+            local_kv,
+            key_size,
             value_size: number("attention.value_length")?.or(head_size),
             feed_forward: sum(metadata, &key("feed_forward_length"), Some(1))?,
             experts,
@@ -205,7 +253,7 @@ impl Summary {
     /// KV heads per layer, if all layers have the same number.
     pub fn kv_heads(&self) -> Option<u64> {
         let (all, layers) = self.total_kv_heads.zip(self.attention_layers)?;
-        (layers > 0 && all.is_multiple_of(layers)).then(|| all / layers)
+        (layers > 0 && self.local_kv.is_none() && all.is_multiple_of(layers)).then(|| all / layers)
     }
 
     /// Bytes per KV cache position in this type.
@@ -214,7 +262,13 @@ impl Summary {
             let elements = usize::try_from(elements?).ok()?;
             dtype.bytes(elements).ok().map(count)
         };
-        self.total_kv_heads?.checked_mul(size(self.key_size)?.checked_add(size(self.value_size)?)?)
+        let local = match self.local_kv {
+            Some(local) => local.total_heads.checked_mul(size(Some(local.size))?.checked_mul(2)?)?,
+            None => 0,
+        };
+        let others =
+            self.total_kv_heads?.checked_mul(size(self.key_size)?.checked_add(size(self.value_size)?)?)?;
+        others.checked_add(local)
     }
 
     /// The memory for a context; `None` if the file has no weights or too little metadata.
@@ -243,8 +297,12 @@ impl Summary {
     fn activations(&self) -> Option<u64> {
         let (embedding, layers) = (self.embedding?, self.attention_layers?.max(1));
         let q = self.heads?.checked_mul(self.key_size?)?;
-        let kv =
-            (self.total_kv_heads? / layers).checked_mul(self.key_size?.checked_add(self.value_size?)?)?;
+        let kv = match self.local_kv {
+            Some(local) => local.widest,
+            None => {
+                (self.total_kv_heads? / layers).checked_mul(self.key_size?.checked_add(self.value_size?)?)?
+            }
+        };
         // Alive beside the residual: the normed row with Q, K and V or with the feed-forward row, or Q, K and
         // V with the attention output. Plus the token and its position.
         let (qkv, attention) = (q.checked_add(kv)?, q.checked_mul(2)?.checked_add(kv)?);

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use fulmen_core::{DType, quant};
 use fulmen_engine::{LoadOptions, Model, SessionOptions};
+use fulmen_model::arch::Config;
 use fulmen_model::gguf::GgufFile;
 use fulmen_model::quantize::{QuantizePlan, Recipe, quantize};
 use fulmen_model::safetensors::SafetensorsFolder;
@@ -66,6 +67,11 @@ fn named_as_theirs(shape: &ModelShape, file: &GgufFile, tensor: &TensorInfo) -> 
                 .replace("attn_k_norm", "self_attn.k_norm")
                 .replace("attn_norm", "input_layernorm")
                 .replace("ffn_norm", "post_attention_layernorm")
+                .replace("post_attention_norm", "post_attention_layernorm")
+                .replace("exp_probs_b.bias", "mlp.gate.e_score_correction_bias")
+                .replace("ffn_gate_shexp", "mlp.shared_experts.gate_proj")
+                .replace("ffn_up_shexp", "mlp.shared_experts.up_proj")
+                .replace("ffn_down_shexp", "mlp.shared_experts.down_proj")
                 .replace("ffn_gate_inp", "mlp.gate")
                 .replace("ffn_gate_exps", "mlp.experts.EXPERT.gate_proj")
                 .replace("ffn_up_exps", "mlp.experts.EXPERT.up_proj")
@@ -211,6 +217,96 @@ fn experts_that_do_not_fit_the_configuration_are_refused_by_name() {
     let mut config = config.clone();
     config["num_experts"] = json!(null);
     assert!(refused(&config, &tensors).starts_with("num_experts is missing"));
+}
+
+/// GLM-4.5: other names, and a layer that predicts further tokens, which folders are read without.
+#[test]
+fn a_folder_of_glm4_moe_is_the_same_model_as_the_file() {
+    let (file, shape, tensors) = both("tiny-glm4moe");
+    let mut config = config(&shape);
+    config["model_type"] = json!("glm4_moe");
+    config["n_routed_experts"] = config["num_experts"].take();
+    config["partial_rotary_factor"] = json!(0.5);
+    config["routed_scaling_factor"] = json!(1.5);
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &config, &tensors);
+    let opened = SafetensorsFolder::open(folder.path()).unwrap();
+    let names = |source: &dyn ModelSource| {
+        let mut names: Vec<String> = source.tensors().iter().map(|tensor| tensor.to_string()).collect();
+        names.retain(|name| !name.contains("blk.2."));
+        names.sort();
+        names
+    };
+    assert_eq!(names(&opened), names(&file));
+    for tensor in opened.tensors().iter().filter(|tensor| tensor.dims().len() > 1) {
+        let (ours, theirs) = (file.data(tensor.name()).unwrap(), opened.data(tensor.name()).unwrap());
+        if tensor.dtype() == DType::BF16 {
+            assert!((*theirs).as_ref() == &ours[..], "{tensor}");
+        }
+    }
+    let (ours, theirs) = (Config::read(&file).unwrap(), Config::read(&opened).unwrap());
+    assert_eq!((theirs.experts, &theirs.rope, theirs.heads), (ours.experts, &ours.rope, ours.heads));
+    assert_eq!((theirs.layers, theirs.draft_layers), (ours.layers, 0));
+    config["n_group"] = json!(2);
+    write(folder.path(), &config, &tensors);
+    let error = SafetensorsFolder::open(folder.path()).err().unwrap().to_string();
+    assert!(error.contains("n_group is 2"), "{error}");
+}
+
+/// Of models that also take images, the text part is read.
+#[test]
+fn the_text_of_a_model_with_images_is_the_same_model() {
+    let (file, shape, tensors) = both("tiny-llama-untied");
+    for prefix in ["language_model.model.", "model.language_model."] {
+        let mut text = config(&shape);
+        text["model_type"] = json!("mistral");
+        let outer = json!({ "model_type": "mistral3", "text_config": text, "eos_token_id": 7 });
+        let mut named: BTreeMap<String, Tensor> = BTreeMap::new();
+        for (name, tensor) in &tensors {
+            let name = match name.strip_prefix("model.") {
+                Some(name) => format!("{prefix}{name}"),
+                None => name.clone(),
+            };
+            named.insert(name, tensor.clone());
+        }
+        let norm = tensors["model.norm.weight"].clone();
+        named.insert("vision_tower.patch_conv.weight".to_owned(), norm.clone());
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &outer, &named);
+        let opened = SafetensorsFolder::open(folder.path()).unwrap();
+        compare(&file, &opened);
+        assert_eq!(opened.metadata().u32("tokenizer.ggml.eos_token_id"), Ok(7));
+        // Without a text part it is an unknown type, and other tensors are not ignored.
+        let refused = |config: &Value, tensors: &BTreeMap<String, Tensor>| {
+            write(folder.path(), config, tensors);
+            SafetensorsFolder::open(folder.path()).err().unwrap().to_string()
+        };
+        let mut plain = config(&shape);
+        plain["model_type"] = json!("mistral3");
+        assert!(refused(&plain, &named).contains("model_type is \"mistral3\""));
+        named.insert("audio_tower.weight".to_owned(), norm);
+        assert!(refused(&outer, &named).contains("audio_tower.weight"));
+    }
+}
+
+#[test]
+fn what_the_text_of_gemma3_leaves_out_has_its_default() {
+    let text = json!({ "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+        "num_hidden_layers": 34, "sliding_window": 1024,
+        "rope_scaling": { "factor": 8.0, "rope_type": "linear" } });
+    let folder = tempfile::tempdir().unwrap();
+    let outer = json!({ "model_type": "gemma3", "text_config": text, "eos_token_id": [1, 106] });
+    write(folder.path(), &outer, &BTreeMap::new());
+    let opened = SafetensorsFolder::open(folder.path()).unwrap();
+    let metadata = opened.metadata();
+    for (key, value) in
+        [("attention.head_count", 8), ("attention.head_count_kv", 4), ("attention.key_length", 256)]
+    {
+        assert_eq!(metadata.u32(&format!("gemma3.{key}")), Ok(value), "{key}");
+    }
+    assert_eq!(metadata.f32("gemma3.rope.freq_base"), Ok(1e6));
+    assert_eq!(metadata.f32("gemma3.rope.freq_base_swa"), Ok(1e4));
+    assert_eq!(metadata.u32("tokenizer.ggml.eot_token_id"), Ok(106));
 }
 
 #[test]
@@ -463,7 +559,7 @@ fn configurations_that_are_not_supported_are_refused_by_name() {
         (
             "config.json: model_type is \"gpt_neox\", which is not supported (supported: llama, mistral, \
              qwen2, qwen3, qwen3_moe, gemma3_text, ministral3, phi3, granite, smollm3, olmo2, olmo3, \
-             gpt_oss)",
+             gpt_oss, glm4_moe, and the text of gemma3 and mistral3)",
             said("model_type", json!("gpt_neox")),
         ),
         (

@@ -2,7 +2,7 @@
 
 use fulmen_core::{DType, SharedBytes, quant};
 use fulmen_model::arch::Config;
-use fulmen_model::gguf::{GgufFile, Metadata};
+use fulmen_model::gguf::{Array, GgufFile, Metadata, Value};
 use fulmen_model::quantize::Recipe;
 use fulmen_model::source::{ModelSource, SourceError, TensorInfo};
 use fulmen_model::summary::Summary;
@@ -126,5 +126,45 @@ fn layers_that_predict_further_tokens_are_not_run() {
         ("expert_group_count", 2, "must be 1 (routing by groups of experts is not supported), is 2"),
     ] {
         assert_eq!(with(key, value), format!("metadata key \"glm4moe.{key}\" {expected}"));
+    }
+}
+
+#[test]
+fn keys_of_gemma4_that_do_not_fit_each_other_are_refused() {
+    let refusal = |key: &str, value: Value| {
+        let file = synth("tiny-gemma4", "f32", 1).file().unwrap();
+        let mut metadata = file.metadata().clone();
+        metadata.set(format!("gemma4.{key}"), value);
+        Config::read(&Changed { file, metadata }).unwrap_err().to_string()
+    };
+    let pattern = |locals: &[bool]| Value::from(Array::numbers(locals));
+    let counts = |numbers: &[u32]| Value::from(Array::numbers(numbers));
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    const KV: &str = "attention.head_count_kv";
+    for (key, value, expected) in [
+        ("attention.sliding_window", Value::from(0u32), "must be from 1 to 268435456, is 0"),
+        (PATTERN, pattern(&[true; 8]), "must be one for each of the 9 layers, is 8"),
+        (
+            PATTERN,
+            pattern(&[true, false, true, false, true, false, true, true, false]),
+            "must be false in layer 7",
+        ),
+        ("attention.key_length_swa", Value::from(31u32), "must be even, is 31"),
+        ("attention.value_length_swa", Value::from(64u32), "must be the key length 32, is 64"),
+        (
+            "rope.dimension_count_swa",
+            Value::from(34u32),
+            "must be even and from 2 to the head size 32, is 34",
+        ),
+        ("rope.freq_base_swa", Value::from(-1.0f32), "must be a positive finite number, is -1"),
+        ("attention.shared_kv_layers", Value::from(7u32), "must be fewer (layer 2 needs an earlier one"),
+        (KV, counts(&[2; 8]), "must be one number for each of the 9 layers, is 8"),
+        (KV, counts(&[2, 2, 2, 1, 2, 2, 2, 2, 2]), "must be a divisor of the 4 query heads, 2 in layer 3"),
+        (KV, counts(&[2, 2, 2, 0, 2, 2, 2, 2, 2]), "must be from 1 to 4 in each layer, is 0"),
+        ("feed_forward_length", counts(&[192]), "must be one number for each of the 9 layers, is 1"),
+        ("embedding_length_per_layer_input", Value::from(u32::MAX), "must be at most 1048576"),
+    ] {
+        let (message, start) = (refusal(key, value), format!("metadata key \"gemma4.{key}\" {expected}"));
+        assert!(message.starts_with(&start), "{message}");
     }
 }

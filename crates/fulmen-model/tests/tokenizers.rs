@@ -1,5 +1,5 @@
 //! The tokenizers against llama.cpp's ids, which `scripts/check-tokenizers --golden` wrote down: small
-//! vocabularies of both kinds with every pre-tokenizer that llama.cpp's own vectors cover.
+//! vocabularies of each kind with every pre-tokenizer that llama.cpp's own vectors cover.
 
 use fulmen_model::tokenizer::{Special, TokenType, Tokenizer, TokenizerSpec};
 use serde_json::Value;
@@ -76,7 +76,7 @@ fn overlay(lists: &[Vec<u32>], changes: &Value) -> Vec<Vec<u32>> {
     lists
 }
 
-/// SentencePiece does not distinguish `▁` from a space.
+/// Only byte-level BPE distinguishes `▁` from a space.
 fn tokenizer_text(row: &Value, text: &str) -> String {
-    if row["model"] == "llama" { text.replace('▁', " ") } else { text.to_owned() }
+    if row["model"] != "gpt2" { text.replace('▁', " ") } else { text.to_owned() }
 }

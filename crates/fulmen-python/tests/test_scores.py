@@ -41,7 +41,8 @@ def test_logits_of_all_tokens(model: fulmen.Model) -> None:
     tokens = model.tokenizer.encode(PROMPT, prompt=True)
     rows = model.logits(PROMPT, all=True)
     assert rows.shape == (len(tokens), 2048)
-    np.testing.assert_allclose(rows[-1], model.logits(PROMPT), rtol=1e-3, atol=2e-2)
+    # Matmuls of one row and of several round differently.
+    assert_close(rows[-1], model.logits(PROMPT))
     assert_close(rows[2], model.logits(tokens[:3]))
 
 
@@ -85,7 +86,7 @@ def test_embeddings(model: fulmen.Model) -> None:
     rows = model.embed(["a little girl", "a small girl", "the engine exploded"])
     width = model.info.embedding
     assert rows.shape == (3, width) and rows.dtype == np.float32
-    np.testing.assert_allclose(model.embed("a little girl"), rows[0], rtol=1e-4, atol=1e-3)
+    assert_close(model.embed("a little girl"), rows[0])
     unit = model.embed(["a little girl", "a small girl"], normalize=True)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
 

@@ -245,12 +245,15 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Rows of `table` by token id.
+    /// Rows of `table` by token id; those of several tokens in a row side by side.
     pub fn embed(&mut self, table: Tensor, tokens: Tensor) -> Built<Tensor> {
         let call = self.call("embed");
-        let (rows, width) = (call.def("tokens", tokens)?.rows, call.def("the table", table)?.width);
-        call.indices("tokens", tokens, rows)?;
+        let ((rows, count), width) = (call.words("tokens", tokens)?, call.def("the table", table)?.width);
         call.weight("the table", table, width)?;
+        let Some(width) = width.checked_mul(count) else {
+            let (what, expected) = ("the width of all tokens of a row", "less than 2^32");
+            return call.fail(Problem::Value { what, expected, got: f64::from(width) * f64::from(count) });
+        };
         Ok(self.emit(Op::Embed { table: table.id(), tokens: tokens.id() }, rows, width))
     }
 

@@ -71,7 +71,7 @@ impl Lowering<'_> {
         let output = outputs.first().map_or(0, |&id| at(id));
         Ok(match *op {
             Op::Embed { table, tokens } => {
-                let (m, width) = (self.tensors[tokens].rows, self.tensors[table].width);
+                let (m, width) = (self.rows_of(tokens, 1)?, self.tensors[table].width);
                 OpCall::Embed(EmbedCall { table: self.weight(table), tokens: at(tokens), output, m, width })
             }
             Op::MulMat { x, ref weights, residual } => self.mul_mat(x, weights, residual, outputs),

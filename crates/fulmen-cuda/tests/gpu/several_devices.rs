@@ -1,5 +1,5 @@
-//! A model on two ranks of one GPU, whose collectives pass through the host, and with layers on the GPU and on
-//! the CPU: the logits and the tokens of one device.
+//! A model on two ranks of one GPU, whose collectives pass through the host, and with layers on the GPU and
+//! on the CPU: the logits and the tokens of one device.
 
 use std::sync::Arc;
 

@@ -42,7 +42,8 @@ mod tests {
 
     #[test]
     fn the_kv_cache_of_a_session_is_that_of_the_summary() {
-        for preset in ["tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-qwen35", "tiny-qwen3next"] {
+        let presets = ["tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-qwen35", "tiny-qwen3next"];
+        for preset in presets.into_iter().chain(["tiny-gemma4", "tiny-gemma4moe"]) {
             let shape = ModelShape::preset(preset).unwrap();
             let source = Synth::new(shape, "q4_k_m".parse().unwrap(), 1).source().unwrap();
             let (summary, config) = (Summary::of(&source).unwrap(), Config::read(&source).unwrap());

@@ -64,8 +64,9 @@ impl SessionOptions {
         if !matches!(self.cache, DType::F32 | DType::F16 | DType::Q8_0) {
             return refused("the type of the KV cache", "F16, Q8_0 or F32", self.cache.to_string());
         }
-        if self.cache.bytes(config.heads.head_dim as usize).is_err() {
-            let found = format!("{} with a head size of {}", self.cache, config.heads.head_dim);
+        let head_dims = [config.heads.head_dim, config.variant.local_heads.unwrap_or(config.heads).head_dim];
+        if let Some(size) = head_dims.iter().find(|&&size| self.cache.bytes(size as usize).is_err()) {
+            let found = format!("{} with a head size of {size}", self.cache);
             return refused("the type of the KV cache", "one whose block size divides the head size", found);
         }
         Ok(self)
@@ -81,9 +82,10 @@ impl SessionOptions {
         pages_of(self.context)
     }
 
-    /// Bytes of the keys (or the values) of one layer.
-    pub(super) fn layer_k_bytes(&self, config: &Config) -> usize {
-        let page = PageLayout::new(self.cache, config.heads).map_or(usize::MAX, |layout| layout.bytes());
+    /// Bytes of the keys (or the values) of a layer.
+    pub(super) fn layer_k_bytes(&self, config: &Config, layer: u32) -> usize {
+        let layout = PageLayout::new(self.cache, config.heads_of(layer));
+        let page = layout.map_or(usize::MAX, |layout| layout.bytes());
         [self.sequences, self.sequence_pages()]
             .iter()
             .fold(page, |bytes, &n| bytes.saturating_mul(n as usize))
@@ -96,8 +98,8 @@ impl SessionOptions {
 
     /// Bytes of the KV cache of a stage.
     pub(super) fn stage_cache_bytes(&self, config: &Config, stage: Stage) -> u64 {
-        let layers = config.cached_layers(stage).count() as u64;
-        (self.layer_k_bytes(config) as u64).saturating_mul(2).saturating_mul(layers)
+        let bytes = |layer| (self.layer_k_bytes(config, layer) as u64).saturating_mul(2);
+        config.cached_layers(stage).map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Bytes of the recurrent states of all sequences.

@@ -60,8 +60,8 @@ impl SessionStage {
         // Sequence after sequence: each has its own pages for the whole session.
         let pages: Vec<u32> = (0..options.sequences * options.sequence_pages()).collect();
         sizes.push((names::PAGES.to_owned(), 4 * pages.len()));
-        let bytes = options.layer_k_bytes(config);
         for layer in config.cached_layers(stage) {
+            let bytes = options.layer_k_bytes(config, layer);
             let cache = names::cache(layer);
             sizes.extend([(format!("{cache}.k"), bytes), (format!("{cache}.v"), bytes)]);
         }

@@ -43,7 +43,7 @@ fn needed<'a>(graph: &'a LogicalGraph, source: &dyn ModelSource) -> Vec<Needed<'
     let mut weights: Vec<Needed<'a>> = Vec::new();
     for tensor in graph.tensors.iter().filter(|tensor| tensor.role == Role::Weight) {
         let name = tensor.name.as_deref().unwrap_or("");
-        if ![names::ROPE_FACTORS, names::ROPE_FACTORS_LONG].contains(&name) {
+        if !names::CONSTANTS.contains(&name) {
             weights.push(Needed { name, dtype: tensor.dtype, rows: tensor.rows, width: tensor.width });
         }
     }

@@ -291,12 +291,15 @@ fn at_least(what: &'static str, got: u32, least: u32) -> Result<(), ModelError> 
 
 /// The KV pages of a stage of a model, without their number.
 pub(super) fn pool(config: &Config, cache: DType, stage: Stage) -> Result<KvPool, ModelError> {
-    let layout = PageLayout::new(cache, config.heads).map_err(|problem| ModelError::Option {
-        what: "the type of the KV cache",
-        expected: "F16, Q8_0 or F32".to_owned(),
-        found: problem.to_string(),
-    })?;
-    Ok(KvPool { layers: vec![layout; config.cached_layers(stage).count()], n_pages: 0 })
+    let layout = |layer| {
+        PageLayout::new(cache, config.heads_of(layer)).map_err(|problem| ModelError::Option {
+            what: "the type of the KV cache",
+            expected: "F16, Q8_0 or F32".to_owned(),
+            found: problem.to_string(),
+        })
+    };
+    let layers = config.cached_layers(stage).map(layout).collect::<Result<_, _>>()?;
+    Ok(KvPool { layers, n_pages: 0 })
 }
 
 /// Row counts that programs are made for: four in each power of two, so that at most a fifth of the rows of a

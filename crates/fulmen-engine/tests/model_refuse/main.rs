@@ -54,7 +54,7 @@ fn keys_that_are_missing_or_of_another_type() {
 fn other_architectures_are_refused_by_name() {
     assert_eq!(
         with("general.architecture", "mamba"),
-        "architecture \"mamba\" is not supported (supported: llama, qwen2, qwen3, qwen3moe, gemma3, \
+        "architecture \"mamba\" is not supported (supported: llama, qwen2, qwen3, qwen3moe, gemma3, gemma4, \
          mistral3, phi3, granite, smollm3, olmo2, gpt-oss, glm4moe, qwen3next, qwen35, qwen35moe)"
     );
     let message = with("llama.expert_count", 8u32);

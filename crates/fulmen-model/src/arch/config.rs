@@ -2,12 +2,12 @@
 
 use std::fmt::Display;
 
-use fulmen_core::{Heads, RopeSpec};
+use fulmen_core::{DType, Heads, RopeSpec};
 
 use super::rope::{self, LongRope};
 use super::{Architecture, DeltaNet, Experts, Shard, Variant, names};
 use crate::error::ModelError;
-use crate::gguf::{Metadata, MetadataError};
+use crate::gguf::{Metadata, MetadataError, Value};
 use crate::source::ModelSource;
 
 /// More layers than any model has: a file with more is damaged.
@@ -104,6 +104,34 @@ impl Keys<'_> {
         self.metadata.opt_string(&self.key(key))
     }
 
+    /// A list of flags.
+    pub(super) fn flags(&self, key: &str) -> Result<Vec<bool>, MetadataError> {
+        Ok(self.metadata.numbers::<bool>(&self.key(key))?.collect())
+    }
+
+    /// A number from 1 to `limit` for each layer: a list, or one number for all of them.
+    pub(super) fn opt_each_layer(
+        &self,
+        key: &str,
+        layers: u32,
+        limit: u32,
+    ) -> Result<Option<Vec<u32>>, ModelError> {
+        let numbers = match self.metadata.get(&self.key(key)) {
+            None => return Ok(None),
+            Some(Value::Array(_)) => self.opt_integers(key)?.unwrap_or_default(),
+            Some(_) => return Ok(Some(vec![self.within(key, limit)?; layers as usize])),
+        };
+        if numbers.len() != layers as usize {
+            let expected = format!("one number for each of the {layers} layers");
+            return Err(self.wrong(key, expected, numbers.len()));
+        }
+        let number = |found: i64| match u32::try_from(found).ok().filter(|n| (1..=limit).contains(n)) {
+            Some(number) => Ok(number),
+            None => Err(self.wrong(key, format!("from 1 to {limit} in each layer"), found)),
+        };
+        numbers.into_iter().map(number).collect::<Result<_, _>>().map(Some)
+    }
+
     /// The error for an invalid value.
     pub(super) fn wrong(&self, key: &str, expected: impl Into<String>, found: impl Display) -> ModelError {
         ModelError::Value { key: self.key(key), expected: expected.into(), found: found.to_string() }
@@ -137,12 +165,23 @@ impl Config {
         let layers = all_layers - draft_layers;
         let hidden = keys.within("embedding_length", MAX_WIDTH)?;
         let is_hybrid = description.key_heads.is_some();
-        let inner = match (description.route, keys.opt_u32("feed_forward_length")?) {
+        let mut layer_inner = Vec::new();
+        let inner = match (description.route, keys.has("feed_forward_length")) {
             // All layers have experts, and files need not say what they would have otherwise.
-            (Some(_), None) if is_hybrid => keys.within("expert_feed_forward_length", MAX_WIDTH)?,
+            (Some(_), false) if is_hybrid => keys.within("expert_feed_forward_length", MAX_WIDTH)?,
+            _ if description.differs_by_layer => {
+                layer_inner =
+                    keys.opt_each_layer("feed_forward_length", all_layers, MAX_WIDTH)?.unwrap_or_default();
+                match layer_inner.iter().max() {
+                    Some(&widest) => widest,
+                    None => keys.within("feed_forward_length", MAX_WIDTH)?,
+                }
+            }
             _ => keys.within("feed_forward_length", MAX_WIDTH)?,
         };
-        let experts = match description.route {
+        // Of some architectures there are models with experts and models without.
+        let is_dense = description.differs_by_layer && keys.opt_u32("expert_count")?.unwrap_or(0) == 0;
+        let experts = match description.route.filter(|_| !is_dense) {
             Some(route) => Some(Experts::read(&keys, route, layers)?),
             None => None,
         };
@@ -157,14 +196,19 @@ impl Config {
         if let (Some(_), Some(Experts { shared_inner: 0, .. })) = (delta_net, experts) {
             return Err(keys.wrong("expert_shared_feed_forward_length", "at least 1", 0));
         }
-        let heads = heads(&keys, hidden)?;
+        let heads = heads(&keys, hidden, description.differs_by_layer.then_some(all_layers))?;
         let epsilon = keys.metadata.f32(&keys.key("attention.layer_norm_rms_epsilon"))?;
         if !(epsilon.is_finite() && epsilon > 0.0) {
             return Err(keys.wrong("attention.layer_norm_rms_epsilon", "a positive finite number", epsilon));
         }
         let context = keys.within("context_length", 1 << 28)?;
         let rope = rope::read(source, &keys, description.pairing, heads.head_dim)?;
-        let variant = (description.variant)(&keys, &Dimensions { layers, hidden, heads, rope: rope.spec })?;
+        let mut variant =
+            (description.variant)(&keys, &Dimensions { layers, hidden, heads, rope: rope.spec })?;
+        if description.differs_by_layer {
+            variant.layer_inner = layer_inner;
+            variant.layer_scales = layer_scales(source, layers)?;
+        }
         let vocabulary = vocabulary(source, &keys)?;
         let tied = source.tensor("output.weight").is_none();
         Ok(Config {
@@ -188,11 +232,32 @@ impl Config {
         })
     }
 
+    /// Number of heads of a layer and their size.
+    pub fn heads_of(&self, layer: u32) -> Heads {
+        let local = self.variant.local_heads.filter(|_| self.variant.window_of(layer).is_some());
+        local.unwrap_or(self.heads)
+    }
+
+    /// Width of the feed-forward layer of a layer.
+    pub(super) fn inner_of(&self, layer: u32) -> u32 {
+        self.variant.layer_inner.get(layer as usize).copied().unwrap_or(self.inner)
+    }
+
+    /// The layer whose KV cache a layer reads: its own, but for layers that share one.
+    pub fn cache_layer(&self, layer: u32) -> u32 {
+        self.variant.cache_layer(layer, self.layers).unwrap_or(layer)
+    }
+
     /// The constants that graphs read and that are no tensors of the file, by name.
     pub fn constants(&self) -> Vec<(&'static str, &[f32])> {
+        let ones = |name, heads: Heads| {
+            self.variant.unit_gain.get(..heads.head_dim as usize).map(|gain| (name, gain))
+        };
+        let gain = ones(names::UNIT_GAIN, self.heads).filter(|_| !self.variant.unit_gain.is_empty());
+        let local = self.variant.local_heads.and_then(|heads| ones(names::UNIT_GAIN_LOCAL, heads));
         let factors = self.rope_factors.as_deref().map(|factors| (names::ROPE_FACTORS, factors));
         let long = self.long_rope.as_ref().map(|long| (names::ROPE_FACTORS_LONG, &long.factors[..]));
-        factors.into_iter().chain(long).collect()
+        factors.into_iter().chain(long).chain(gain).chain(local).collect()
     }
 
     /// The RoPE factors of sequences of up to `capacity` positions: the name of the constant and its length.
@@ -206,11 +271,17 @@ impl Config {
     }
 }
 
-fn heads(keys: &Keys<'_>, hidden: u32) -> Result<Heads, ModelError> {
+/// The heads of all layers or, where layers differ, of the last one of `by_layer`.
+fn heads(keys: &Keys<'_>, hidden: u32, by_layer: Option<u32>) -> Result<Heads, ModelError> {
+    const KV: &str = "attention.head_count_kv";
     let n_heads = keys.within("attention.head_count", MAX_HEADS)?;
-    let n_kv_heads = match keys.opt_u32("attention.head_count_kv")? {
-        Some(_) => keys.within("attention.head_count_kv", n_heads)?,
-        None => n_heads,
+    let n_kv_heads = match (by_layer, keys.has(KV)) {
+        (_, false) => n_heads,
+        (Some(layers), true) => {
+            let counts = keys.opt_each_layer(KV, layers, n_heads)?.unwrap_or_default();
+            counts.last().copied().unwrap_or(n_heads)
+        }
+        (None, true) => keys.within(KV, n_heads)?,
     };
     if !n_heads.is_multiple_of(n_kv_heads) {
         let expected = format!("a divisor of the {n_heads} query heads");
@@ -232,6 +303,34 @@ fn heads(keys: &Keys<'_>, hidden: u32) -> Result<Heads, ModelError> {
         return Err(keys.wrong("attention.value_length", expected, value));
     }
     Ok(Heads { n_heads, n_kv_heads, head_dim })
+}
+
+/// What each layer multiplies its output by, if a layer of the file says so.
+fn layer_scales(source: &dyn ModelSource, layers: u32) -> Result<Vec<f32>, ModelError> {
+    let mut scales = Vec::new();
+    for layer in 0..layers {
+        let name = layer_scale(layer);
+        let Some(info) = source.tensor(&name) else { continue };
+        if info.dtype() != DType::F32 || info.elements() != 1 {
+            let (expected, found) =
+                ("[1] of F32".to_owned(), format!("{:?} of {}", info.dims(), info.dtype()));
+            return Err(ModelError::Shape { name, expected, found, transposed: false });
+        }
+        let data = source.data(&name)?;
+        let bytes: [u8; 4] = (*data).as_ref().first_chunk().copied().unwrap_or([0xff; 4]);
+        let scale = f32::from_le_bytes(bytes);
+        if !scale.is_finite() {
+            return Err(ModelError::NotFinite { name, element: 0 });
+        }
+        scales.resize(layers as usize, 1.0);
+        scales[layer as usize] = scale;
+    }
+    Ok(scales)
+}
+
+/// The name of the scale of a layer's output.
+pub(super) fn layer_scale(layer: u32) -> String {
+    format!("blk.{layer}.layer_output_scale.weight")
 }
 
 /// The vocabulary size: the rows of the embedding, which other counts of tokens must match.

@@ -81,9 +81,9 @@ impl Config {
         self.delta_net.is_some_and(|net| !(layer + 1).is_multiple_of(net.attention_interval))
     }
 
-    /// The layers of a stage that have a KV cache.
+    /// The layers of a stage that have a KV cache of their own.
     pub fn cached_layers(&self, stage: Stage) -> impl Iterator<Item = u32> {
-        stage.layers().filter(|&layer| !self.is_recurrent(layer))
+        stage.layers().filter(|&layer| !self.is_recurrent(layer) && self.cache_layer(layer) == layer)
     }
 
     /// The recurrent states of a stage: their names, and the f32 values of a sequence in each.

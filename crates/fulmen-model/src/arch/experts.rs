@@ -1,7 +1,7 @@
 //! Mixtures of experts: their metadata and the operations that layers use them with.
 
 use fulmen_core::{DType, ExpertLinear, GatedActivation, MAX_EXPERTS, MAX_EXPERTS_PER_ROW};
-use fulmen_core::{RouteSpec, RouterScores, Tensor};
+use fulmen_core::{RouteSpec, Routed, RouterScores, Tensor};
 
 use super::config::{Keys, MAX_WIDTH};
 use super::record::{Bias, Layer, Recorder};
@@ -130,12 +130,7 @@ impl Layer<'_, '_> {
     /// their feed-forward layers.
     pub(super) fn experts(&mut self, x: Tensor, of: ExpertLayer) -> Result<Tensor, ModelError> {
         let ExpertLayer { activation, bias, selection_bias } = of;
-        let Some(Experts { count, inner, route, .. }) = self.recorder.config.experts else {
-            let key = format!("{}.expert_count", self.recorder.config.architecture);
-            let (expected, found) = ("at least 1".to_owned(), "missing".to_owned());
-            return Err(ModelError::Value { key, expected, found });
-        };
-        let hidden = self.hidden();
+        let Experts { count, route, .. } = self.expert_dimensions()?;
         let logits = self.linear(x, "ffn_gate_inp", count, bias)?;
         let name = self.name("exp_probs_b", "bias");
         let selection_bias = match self.recorder.wants(selection_bias, &name) {
@@ -143,6 +138,26 @@ impl Layer<'_, '_> {
             false => None,
         };
         let routed = self.recorder.builder.route(logits, selection_bias, route)?;
+        self.routed_experts(x, routed, activation, bias)
+    }
+
+    /// The experts of the model.
+    pub(super) fn expert_dimensions(&self) -> Result<Experts, ModelError> {
+        self.recorder.config.experts.ok_or_else(|| {
+            let key = format!("{}.expert_count", self.recorder.config.architecture);
+            ModelError::Value { key, expected: "at least 1".to_owned(), found: "missing".to_owned() }
+        })
+    }
+
+    /// The weighted sum of the feed-forward layers of each row's experts.
+    pub(super) fn routed_experts(
+        &mut self,
+        x: Tensor,
+        routed: Routed,
+        activation: GatedActivation,
+        bias: Bias,
+    ) -> Result<Tensor, ModelError> {
+        let (Experts { count, inner, .. }, hidden) = (self.expert_dimensions()?, self.hidden());
         let name = |part: &str| format!("blk.{}.ffn_{part}_exps", self.number);
         let (gate, up, down) = (name("gate"), name("up"), name("down"));
         let gate = self.recorder.expert_linear(&gate, [count, inner, hidden], bias)?;

@@ -1,5 +1,7 @@
 //! The graph of a step: tokens in, layers, results out.
 
+use std::collections::HashMap;
+
 use fulmen_core::{AttentionRows, CacheSpec, DType, LogicalGraph, Rotation, Tensor, UnaryKind, pages_of};
 
 use super::Config;
@@ -42,6 +44,12 @@ pub mod names {
     pub const ROPE_FACTORS: &str = "rope.factors";
     /// Constant: those of long contexts.
     pub const ROPE_FACTORS_LONG: &str = "rope.factors.long";
+    /// Constant: ones, the gain of norms of heads that have none.
+    pub const UNIT_GAIN: &str = "unit_gain";
+    /// Constant: those of heads of layers with a window.
+    pub const UNIT_GAIN_LOCAL: &str = "unit_gain.local";
+    /// The constants: weights of a graph that are no tensors of the file.
+    pub const CONSTANTS: [&str; 4] = [ROPE_FACTORS, ROPE_FACTORS_LONG, UNIT_GAIN, UNIT_GAIN_LOCAL];
     /// State: the positions of the rows of a mixed step.
     pub const ROW_POSITIONS: &str = "rows.positions";
     /// State: their sequences.
@@ -235,6 +243,16 @@ impl Config {
     pub fn graph(&self, source: &dyn ModelSource, spec: &GraphSpec) -> Result<LogicalGraph, ModelError> {
         let stage = spec.stage.unwrap_or(Stage::whole(self.layers));
         stage.check(self.layers)?;
+        let needs_all = self.variant.shared_kv > 0 || self.variant.layer_embedding > 0;
+        if needs_all && stage != Stage::whole(self.layers) {
+            return Err(ModelError::Option {
+                what: "the stage of a graph",
+                expected:
+                    "all layers (shared KV caches and embeddings per layer are not supported otherwise)"
+                        .to_owned(),
+                found: stage.to_string(),
+            });
+        }
         let mut recorder = Recorder::new(self, source);
         record(&mut recorder, spec, stage)?;
         let Recorder { builder, mut used, .. } = recorder;
@@ -303,13 +321,17 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result
         Step::Decode { .. } | Step::Mixed { chunks: 0, .. } => AttentionRows::Decode,
         Step::Mixed { chunks, .. } => recorder.builder.attention_work(names::ROW_WORK, chunks)?,
     };
+    let embedded = tokens.map(|tokens| [tokens, x]);
+    let mut caches = HashMap::new();
     for number in stage.layers() {
-        let (dtype, n_pages, heads) = (spec.cache, spec.pages, config.heads);
+        let (dtype, n_pages, heads) = (spec.cache, spec.pages, config.heads_of(number));
         let cache = CacheSpec { dtype, n_pages, table, heads };
-        let cache = match config.is_recurrent(number) {
-            true => None,
-            false => Some(recorder.builder.kv_cache(&names::cache(number), cache)?),
+        let cache = match (config.is_recurrent(number), config.cache_layer(number)) {
+            (true, _) => None,
+            (false, own) if own == number => Some(recorder.builder.kv_cache(&names::cache(number), cache)?),
+            (false, earlier) => caches.get(&earlier).copied(),
         };
+        caches.extend(cache.map(|cache| (number, cache)));
         // The RoPE of this layer, if it has one.
         let local = variant.local_rope.filter(|_| variant.window_of(number).is_some());
         let rotation = match local {
@@ -318,7 +340,8 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result
         };
         let rotation = variant.has_rope(number).then_some(rotation);
         let slots = spec.sequences;
-        let mut layer = Layer { recorder, number, positions, rotation, cache, sequences, slots, rows };
+        let mut layer =
+            Layer { recorder, number, positions, rotation, cache, sequences, slots, rows, embedded };
         x = (config.architecture.description().layer)(&mut layer, x)?;
     }
     if !stage.is_last() {

@@ -21,6 +21,7 @@ mod config;
 mod delta_net;
 mod experts;
 mod gemma3;
+mod gemma4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
@@ -77,6 +78,8 @@ pub enum Architecture {
     Qwen3Moe,
     /// Gemma 3.
     Gemma3,
+    /// Gemma 4, dense and mixture of experts.
+    Gemma4,
     /// Mistral 3, Ministral 3.
     Mistral3,
     /// Phi-3, Phi-3.5, Phi-4.
@@ -107,6 +110,9 @@ struct Description {
     route: Option<RouteSpec>,
     /// The value heads of its delta net; `None` if all layers have attention.
     key_heads: Option<KeyHeadOrder>,
+    /// Whether layers may differ in KV heads, in the width of the feed-forward layer and in the scale of
+    /// their output, and models in whether they have experts at all.
+    differs_by_layer: bool,
     layer: fn(&mut Layer<'_, '_>, Tensor) -> Result<Tensor, ModelError>,
     variant: fn(&Keys<'_>, &Dimensions) -> Result<Variant, ModelError>,
 }
@@ -118,12 +124,13 @@ fn plain(_: &Keys<'_>, _: &Dimensions) -> Result<Variant, ModelError> {
 
 impl Architecture {
     /// Every architecture.
-    pub const ALL: [Architecture; 15] = [
+    pub const ALL: [Architecture; 16] = [
         Architecture::Llama,
         Architecture::Qwen2,
         Architecture::Qwen3,
         Architecture::Qwen3Moe,
         Architecture::Gemma3,
+        Architecture::Gemma4,
         Architecture::Mistral3,
         Architecture::Phi3,
         Architecture::Granite,
@@ -139,8 +146,8 @@ impl Architecture {
     fn description(self) -> Description {
         // A row: name, pairing of RoPE, layer, what deviates from the plain transformer.
         let describe = |name, pairing, layer, variant| {
-            let (route, key_heads) = (None, None);
-            Description { name, pairing, route, key_heads, layer, variant }
+            let (route, key_heads, differs_by_layer) = (None, None, false);
+            Description { name, pairing, route, key_heads, differs_by_layer, layer, variant }
         };
         match self {
             Architecture::Llama => describe("llama", llama::PAIRING, llama::layer, plain),
@@ -151,6 +158,11 @@ impl Architecture {
                 ..describe("qwen3moe", qwen3moe::PAIRING, qwen3moe::layer, plain)
             },
             Architecture::Gemma3 => describe("gemma3", gemma3::PAIRING, gemma3::layer, gemma3::variant),
+            Architecture::Gemma4 => Description {
+                route: Some(gemma4::ROUTE),
+                differs_by_layer: true,
+                ..describe("gemma4", gemma4::PAIRING, gemma4::layer, gemma4::variant)
+            },
             Architecture::Mistral3 => describe("mistral3", llama::PAIRING, llama::layer, mistral3::variant),
             Architecture::Phi3 => describe("phi3", phi3::PAIRING, phi3::layer, phi3::variant),
             Architecture::Granite => describe("granite", llama::PAIRING, llama::layer, granite::variant),

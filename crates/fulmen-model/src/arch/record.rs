@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use fulmen_core::{AttentionRows, Cache, DType, GraphBuilder, Heads, Rotation, Scores, Tensor, UnaryKind};
 
-use super::Config;
+use super::config::layer_scale;
+use super::split::{LAYER_EMBEDDING, LAYER_PROJECTION};
+use super::{Config, names};
 use crate::error::ModelError;
 use crate::source::{ModelSource, TensorInfo};
 
@@ -26,11 +28,16 @@ pub(super) struct Recorder<'a> {
     source: &'a dyn ModelSource,
     /// Names of the tensors used so far.
     pub(super) used: HashSet<String>,
+    /// The gains of norms without one, of all heads and of those of layers with a window.
+    unit_gains: [Option<Tensor>; 2],
+    /// The gain of the norm of the embeddings that layers have of their own.
+    layer_embedding_gain: Option<Tensor>,
 }
 
 impl<'a> Recorder<'a> {
     pub(super) fn new(config: &'a Config, source: &'a dyn ModelSource) -> Recorder<'a> {
-        Recorder { builder: GraphBuilder::new(), config, source, used: HashSet::new() }
+        let (builder, used) = (GraphBuilder::new(), HashSet::new());
+        Recorder { builder, config, source, used, unit_gains: [None; 2], layer_embedding_gain: None }
     }
 
     /// The tensor with this name, which must have these dimensions (in GGUF order).
@@ -81,6 +88,13 @@ impl<'a> Recorder<'a> {
         Ok(self.builder.vector(name, len)?)
     }
 
+    /// A vector as a table of one value in each row.
+    pub(super) fn column(&mut self, name: &str, rows: u32) -> Result<Tensor, ModelError> {
+        let dtype = self.find(name, &[rows])?.dtype();
+        check_vector(name, dtype)?;
+        Ok(self.builder.weight(name, DType::F32, rows, 1)?)
+    }
+
     /// Several such vectors, `[rows, len]`.
     pub(super) fn vectors(&mut self, name: &str, rows: u32, len: u32) -> Result<Tensor, ModelError> {
         let dtype = self.find(name, &[len, rows])?.dtype();
@@ -113,12 +127,14 @@ pub(super) struct Layer<'r, 'a> {
     pub(super) slots: u32,
     /// What is known of the rows.
     pub(super) rows: AttentionRows<Tensor>,
+    /// The tokens of the rows and their embeddings, where the stage embeds them.
+    pub(super) embedded: Option<[Tensor; 2]>,
 }
 
 impl Layer<'_, '_> {
     /// Number of heads and their size.
     pub(super) fn heads(&self) -> Heads {
-        self.recorder.config.heads
+        self.recorder.config.heads_of(self.number)
     }
 
     /// Width of a hidden state.
@@ -150,6 +166,23 @@ impl Layer<'_, '_> {
     fn norm(&mut self, x: Tensor, name: &str, width: u32) -> Result<Tensor, ModelError> {
         let gain = self.recorder.vector(&self.name(name, "weight"), width)?;
         Ok(self.recorder.builder.rms_norm(x, gain, self.recorder.config.epsilon)?)
+    }
+
+    /// RMS norm of each head without a weight.
+    pub(super) fn unit_head_norm(&mut self, x: Tensor) -> Result<Tensor, ModelError> {
+        let Recorder { config, unit_gains, .. } = &*self.recorder;
+        let local = config.variant.local_heads.is_some() && config.variant.window_of(self.number).is_some();
+        let (name, known) = match local {
+            true => (names::UNIT_GAIN_LOCAL, unit_gains[1]),
+            false => (names::UNIT_GAIN, unit_gains[0]),
+        };
+        let (head_dim, epsilon) = (self.heads().head_dim, config.epsilon);
+        let gain = match known {
+            Some(gain) => gain,
+            None => self.recorder.builder.vector(name, head_dim)?,
+        };
+        self.recorder.unit_gains[usize::from(local)] = Some(gain);
+        Ok(self.recorder.builder.rms_norm(x, gain, epsilon)?)
     }
 
     /// Linear layer with the weight `name` of `n` rows.
@@ -193,12 +226,33 @@ impl Layer<'_, '_> {
         v: Tensor,
         sinks: Option<Tensor>,
     ) -> Result<Tensor, ModelError> {
+        let cache = self.cache.ok_or(ModelError::Without { what: "KV cache in this layer" })?;
+        self.recorder.builder.kv_store(k, v, cache, self.positions, self.sequences)?;
+        self.attention_over_cache(q, sinks)
+    }
+
+    /// Attention of the queries over what the KV cache has.
+    pub(super) fn attention_over_cache(
+        &mut self,
+        q: Tensor,
+        sinks: Option<Tensor>,
+    ) -> Result<Tensor, ModelError> {
         let scores = self.recorder.config.variant.scores(self.number, self.heads().head_dim);
         let scores = Scores { sinks, ..scores };
         let cache = self.cache.ok_or(ModelError::Without { what: "KV cache in this layer" })?;
         let (positions, builder) = (self.positions, &mut self.recorder.builder);
-        builder.kv_store(k, v, cache, positions, self.sequences)?;
         Ok(builder.step_attention(q, cache, positions, self.sequences, self.rows, scores)?)
+    }
+
+    /// Whether the layer reads the KV cache of an earlier one.
+    pub(super) fn shares_cache(&self) -> bool {
+        self.recorder.config.cache_layer(self.number) != self.number
+    }
+
+    /// Allows weights in this layer that nothing reads.
+    pub(super) fn ignore(&mut self, names: &[&str]) {
+        let names = names.iter().map(|name| self.name(name, "weight")).collect::<Vec<_>>();
+        self.recorder.used.extend(names);
     }
 
     /// Whether the file has the weight `name` in this layer.
@@ -208,7 +262,7 @@ impl Layer<'_, '_> {
 
     /// The feed-forward layer: `down(silu(gate(x)) · up(x))`.
     pub(super) fn swiglu(&mut self, x: Tensor) -> Result<Tensor, ModelError> {
-        self.gated(x, ["ffn_gate", "ffn_up", "ffn_down"], self.recorder.config.inner)
+        self.gated(x, ["ffn_gate", "ffn_up", "ffn_down"], self.recorder.config.inner_of(self.number))
     }
 
     /// A feed-forward layer of another width with other weights.
@@ -227,7 +281,7 @@ impl Layer<'_, '_> {
 
     /// As [`swiglu`](Layer::swiglu) with GELU: `down(gelu(gate(x)) · up(x))`.
     pub(super) fn geglu(&mut self, x: Tensor) -> Result<Tensor, ModelError> {
-        let (hidden, inner) = (self.hidden(), self.recorder.config.inner);
+        let (hidden, inner) = (self.hidden(), self.recorder.config.inner_of(self.number));
         let gate = self.linear(x, "ffn_gate", inner, Bias::None)?;
         let up = self.linear(x, "ffn_up", inner, Bias::None)?;
         let gate = self.recorder.builder.unary(UnaryKind::GeluTanh, gate)?;
@@ -242,5 +296,49 @@ impl Layer<'_, '_> {
         let builder = &mut self.recorder.builder;
         let update = if scale == 1.0 { update } else { builder.unary(UnaryKind::Scale(scale), update)? };
         Ok(builder.add(x, update)?)
+    }
+
+    /// Adds what the token's embedding of this layer contributes, if layers have embeddings of their own: it
+    /// is mixed with a projection of the embedding that all layers share, gated by the residual stream and
+    /// projected to its width.
+    pub(super) fn add_layer_embedding(&mut self, x: Tensor) -> Result<Tensor, ModelError> {
+        let config = self.recorder.config;
+        let (width, hidden) = (config.variant.layer_embedding, self.hidden());
+        if width == 0 {
+            return Ok(x);
+        }
+        let [tokens, embedding] = self
+            .embedded
+            .ok_or(ModelError::Without { what: "embeddings in a stage that is not the first" })?;
+        let gain = match self.recorder.layer_embedding_gain {
+            Some(gain) => gain,
+            None => self.recorder.vector("per_layer_proj_norm.weight", width)?,
+        };
+        self.recorder.layer_embedding_gain = Some(gain);
+        let table = self.recorder.weight(&self.name(LAYER_EMBEDDING, "weight"), config.vocabulary, width)?;
+        let own = self.recorder.builder.embed(table, tokens)?;
+        let shared = self.linear(embedding, LAYER_PROJECTION, width, Bias::None)?;
+        let b = &mut self.recorder.builder;
+        let own = b.unary(UnaryKind::Scale((width as f32).sqrt()), own)?;
+        // The projection is divided by the root of its width: so is the root of epsilon, in the norm.
+        let shared = b.rms_norm(shared, gain, config.epsilon * hidden as f32)?;
+        let mixed = b.add(shared, own)?;
+        let mixed = b.unary(UnaryKind::Scale(std::f32::consts::FRAC_1_SQRT_2), mixed)?;
+        let gate = self.linear(x, "inp_gate", width, Bias::None)?;
+        let b = &mut self.recorder.builder;
+        let gate = b.unary(UnaryKind::GeluTanh, gate)?;
+        let gated = b.mul(gate, mixed)?;
+        let update = self.linear(gated, "proj", hidden, Bias::None)?;
+        let update = self.rms_norm(update, "post_norm")?;
+        Ok(self.recorder.builder.add(x, update)?)
+    }
+
+    /// Multiplies the output of the layer by its scale, if it has one.
+    pub(super) fn scale_output(&mut self, x: Tensor) -> Result<Tensor, ModelError> {
+        let Some(&scale) = self.recorder.config.variant.layer_scales.get(self.number as usize) else {
+            return Ok(x);
+        };
+        self.recorder.used.insert(layer_scale(self.number));
+        Ok(self.recorder.builder.unary(UnaryKind::Scale(scale), x)?)
     }
 }

@@ -1,7 +1,7 @@
 //! What some architectures do differently from the plain pre-norm transformer: sliding windows, scales,
 //! layers without RoPE, attention temperature. Each value is read and validated here.
 
-use fulmen_core::{RopeSpec, Scores, Temperature};
+use fulmen_core::{Heads, RopeSpec, Scores, Temperature};
 
 use super::config::Keys;
 use crate::error::ModelError;
@@ -30,6 +30,19 @@ pub struct Variant {
     pub logit_scale: f32,
     /// Soft cap of the logits.
     pub logit_softcap: Option<f32>,
+    /// Heads of the layers with a window, if they are others.
+    pub local_heads: Option<Heads>,
+    /// So many last layers have no KV cache of their own: they read that of the last earlier layer of their
+    /// kind, with a window or without.
+    pub shared_kv: u32,
+    /// Widths of the feed-forward layers, where they differ; empty otherwise.
+    pub layer_inner: Vec<u32>,
+    /// Width of the embeddings that each layer has of its own; 0 without.
+    pub layer_embedding: u32,
+    /// What each layer multiplies its output by; empty for 1.
+    pub layer_scales: Vec<f32>,
+    /// Ones, at least as many as a head has elements: the gain of norms that have none.
+    pub unit_gain: Vec<f32>,
 }
 
 /// Sliding-window attention of all layers but every `period`-th.
@@ -65,7 +78,24 @@ impl Variant {
             residual_scale: 1.0,
             logit_scale: 1.0,
             logit_softcap: None,
+            local_heads: None,
+            shared_kv: 0,
+            layer_inner: Vec::new(),
+            layer_embedding: 0,
+            layer_scales: Vec::new(),
+            unit_gain: Vec::new(),
         }
+    }
+
+    /// The layer of `layers` whose KV cache a layer reads, its own but for shared ones; `None` if there is
+    /// none of its kind before those that share.
+    pub fn cache_layer(&self, layer: u32, layers: u32) -> Option<u32> {
+        let own = layers.saturating_sub(self.shared_kv);
+        if layer < own {
+            return Some(layer);
+        }
+        let local = self.window_of(layer).is_some();
+        (0..own).rev().find(|&earlier| self.window_of(earlier).is_some() == local)
     }
 
     /// The window of a layer, if it has one.
@@ -108,6 +138,27 @@ pub(super) fn window(keys: &Keys<'_>, period: Option<u32>) -> Result<Option<Wind
     Ok(Some(Window { size, period }))
 }
 
+/// The windows of a model that says of each layer whether it has one. The layers without must be the last of
+/// each period.
+pub(super) fn window_by_layer(keys: &Keys<'_>, layers: u32) -> Result<Window, ModelError> {
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    let size = keys.within("attention.sliding_window", MAX_WINDOW)?;
+    let pattern = keys.flags(PATTERN)?;
+    if pattern.len() != layers as usize {
+        return Err(keys.wrong(PATTERN, format!("one for each of the {layers} layers"), pattern.len()));
+    }
+    let period = (1..).zip(&pattern).find(|(_, local)| !**local).map(|(period, _)| period);
+    let window = Window { size, period };
+    let variant = Variant { window: Some(window), ..Variant::plain() };
+    match (0..layers).zip(&pattern).find(|(layer, local)| variant.window_of(*layer).is_some() != **local) {
+        None => Ok(window),
+        Some((layer, found)) => {
+            let expected = format!("{} in layer {layer}, as in the layers before (a period)", !found);
+            Err(keys.wrong(PATTERN, expected, found))
+        }
+    }
+}
+
 /// A factor that must be finite and not 0; `None` if the file does not have it.
 pub(super) fn factor(keys: &Keys<'_>, key: &str) -> Result<Option<f32>, ModelError> {
     match keys.opt_f32(key)? {
@@ -131,6 +182,16 @@ pub(super) fn cap(keys: &Keys<'_>, key: &str) -> Result<Option<f32>, ModelError>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shared_layers_read_the_last_cache_of_their_kind() {
+        let window = Some(Window { size: 512, period: Some(3) });
+        let variant = Variant { window, shared_kv: 4, ..Variant::plain() };
+        let read: Vec<Option<u32>> = (0..9).map(|layer| variant.cache_layer(layer, 9)).collect();
+        assert_eq!(read, [0, 1, 2, 3, 4, 2, 4, 4, 2].map(Some));
+        let variant = Variant { shared_kv: 8, ..variant };
+        assert_eq!((variant.cache_layer(1, 9), variant.cache_layer(2, 9)), (Some(0), None));
+    }
 
     #[test]
     fn of_each_period_the_last_layer_sees_everything() {

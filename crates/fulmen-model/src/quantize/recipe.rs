@@ -161,11 +161,14 @@ impl Choice {
 pub(super) fn is_matrix(tensor: &TensorInfo) -> bool {
     let name = tensor.name();
     let matrix = tensor.dims().len() > 1 && name.ends_with(".weight") && !name.contains("norm");
-    matrix && !name.ends_with(ROUTER) && !name.ends_with(CONVOLUTION)
+    matrix && !name.ends_with(ROUTER) && !name.ends_with(CONVOLUTION) && name != LAYER_PROJECTION
 }
 
 /// The end of the name of a router, whose rounding would change which experts run.
 const ROUTER: &str = ".ffn_gate_inp.weight";
+
+/// The projection of embeddings for each layer of Gemma 4, which is small.
+const LAYER_PROJECTION: &str = "per_layer_model_proj.weight";
 
 /// The end of the name of a convolution, whose rows are a few taps.
 const CONVOLUTION: &str = ".ssm_conv1d.weight";

@@ -1,6 +1,7 @@
 //! Translates the `config.json` of a Hugging Face folder to GGUF metadata.
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::error::SafetensorsProblem;
 use super::family::Family;
@@ -40,6 +41,9 @@ pub(super) struct Config {
     mlp_only_layers: Option<Vec<u32>>,
     bos_token_id: Option<u32>,
     eos_token_id: Option<Ids>,
+    /// Whether it is the text part of a model that also takes images.
+    #[serde(skip)]
+    pub(super) is_text_part: bool,
     #[serde(flatten)]
     pub(super) family: Family,
 }
@@ -53,6 +57,7 @@ pub(super) struct Rope {
     low_freq_factor: Option<f32>,
     high_freq_factor: Option<f32>,
     pub(super) original_max_position_embeddings: Option<u32>,
+    partial_rotary_factor: Option<f32>,
     /// YaRN.
     beta_fast: Option<f32>,
     beta_slow: Option<f32>,
@@ -100,6 +105,40 @@ struct YarnScaling {
 }
 
 impl Config {
+    /// The configuration in a `config.json`; of models that also take images, that of the text part.
+    pub(super) fn from_json(mut file: Value) -> Result<Config, serde_json::Error> {
+        let wraps = matches!(file["model_type"].as_str(), Some("gemma3" | "mistral3"));
+        if !(wraps && file["text_config"].is_object()) {
+            return serde_json::from_value(file);
+        }
+        let mut text = file["text_config"].take();
+        // Files leave out what the library that wrote them has as its default.
+        let gemma = json!({
+            "model_type": "gemma3_text", "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+            "vocab_size": 262_208, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-6,
+            "rope_theta": 1e6, "rope_local_base_freq": 1e4, "tie_word_embeddings": true,
+        });
+        let mut defaults = if file["model_type"] == "gemma3" { gemma } else { json!({}) };
+        if !file["tie_word_embeddings"].is_null() {
+            defaults["tie_word_embeddings"] = file["tie_word_embeddings"].take();
+        }
+        // The whole model knows the ends of turns, its text part only that of texts.
+        for key in ["bos_token_id", "eos_token_id"] {
+            if !file[key].is_null() {
+                text[key] = file[key].take();
+            }
+        }
+        for (key, value) in defaults.as_object().into_iter().flatten() {
+            // Newer files have the bases of RoPE elsewhere.
+            let is_elsewhere = key.starts_with("rope_") && !text["rope_parameters"].is_null();
+            if text[key].is_null() && !is_elsewhere {
+                text[key] = value.clone();
+            }
+        }
+        let config: Config = serde_json::from_value(text)?;
+        Ok(Config { is_text_part: true, ..config })
+    }
+
     /// The GGUF name of the architecture.
     pub(super) fn architecture(&self) -> Result<&'static str, SafetensorsProblem> {
         match self.model_type.as_str() {
@@ -116,11 +155,12 @@ impl Config {
             // OLMo 3 is OLMo 2 with sliding windows.
             "olmo2" | "olmo3" => Ok("olmo2"),
             "gpt_oss" => Ok("gpt-oss"),
+            "glm4_moe" => Ok("glm4moe"),
             other => Err(SafetensorsProblem::Unsupported {
                 key: "model_type",
                 found: format!("{other:?}"),
                 expected: "llama, mistral, qwen2, qwen3, qwen3_moe, gemma3_text, ministral3, phi3, granite, \
-                           smollm3, olmo2, olmo3, gpt_oss",
+                           smollm3, olmo2, olmo3, gpt_oss, glm4_moe, and the text of gemma3 and mistral3",
             }),
         }
     }
@@ -140,7 +180,8 @@ impl Config {
 
     /// Experts of a layer; 0 if there are none.
     pub(super) fn experts(&self) -> u32 {
-        self.num_experts.filter(|_| self.model_type.ends_with("_moe")).unwrap_or(0)
+        let count = self.num_experts.or(self.family.n_routed_experts);
+        count.filter(|_| self.model_type.ends_with("_moe")).unwrap_or(0)
     }
 
     /// The keys of a mixture of experts.
@@ -155,6 +196,10 @@ impl Config {
             "gpt-oss" => [
                 ("num_local_experts", self.num_local_experts),
                 ("intermediate_size", Some(self.intermediate_size)),
+            ],
+            "glm4moe" => [
+                ("n_routed_experts", self.family.n_routed_experts),
+                ("moe_intermediate_size", self.moe_intermediate_size),
             ],
             _ => [("num_experts", self.num_experts), ("moe_intermediate_size", self.moe_intermediate_size)],
         };
@@ -185,7 +230,9 @@ impl Config {
 
     /// Elements of a head that RoPE rotates.
     pub(super) fn rotated(&self) -> u32 {
-        let part = self.partial_rotary_factor.unwrap_or(1.0);
+        let newer = self.rope_parameters.as_ref().and_then(|rope| rope.partial_rotary_factor);
+        let default = if self.model_type == "glm4_moe" { 0.5 } else { 1.0 };
+        let part = self.partial_rotary_factor.or(newer).unwrap_or(default);
         (self.head_size() as f32 * part) as u32
     }
 
@@ -283,7 +330,9 @@ impl Config {
         let unsupported = |key, found, expected| SafetensorsProblem::Unsupported { key, found, expected };
         self.check_activation()?;
         let partial = self.partial_rotary_factor.filter(|factor| *factor != 1.0);
-        if let Some(factor) = partial.filter(|factor| arch != "phi3" || !(0.0..1.0).contains(factor)) {
+        if let Some(factor) =
+            partial.filter(|factor| !matches!(arch, "phi3" | "glm4moe") || !(0.0..1.0).contains(factor))
+        {
             return Err(unsupported("partial_rotary_factor", factor.to_string(), "1"));
         }
         let mut metadata = Metadata::new();

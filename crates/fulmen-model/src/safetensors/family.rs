@@ -26,6 +26,12 @@ pub(super) struct Family {
     no_rope_layers: Option<Vec<u32>>,
     /// gpt-oss.
     swiglu_limit: Option<f32>,
+    /// GLM-4.5.
+    pub(super) n_routed_experts: Option<u32>,
+    n_shared_experts: Option<u32>,
+    first_k_dense_replace: Option<u32>,
+    routed_scaling_factor: Option<f32>,
+    n_group: Option<u32>,
     /// Phi-3.
     original_max_position_embeddings: Option<u32>,
 }
@@ -105,6 +111,17 @@ impl Config {
                 let newer = self.rope_parameters.as_ref().and_then(newer);
                 set("rope.freq_base_swa", family.rope_local_base_freq.or(newer));
                 set("final_logit_softcapping", family.final_logit_softcapping);
+            }
+            "glm4moe" => {
+                if let Some(groups @ 2..) = family.n_group {
+                    return Err(unsupported("n_group", groups, "1"));
+                }
+                set("expert_weights_scale", family.routed_scaling_factor);
+                // The sigmoid.
+                metadata.set("glm4moe.expert_gating_func", 2u32);
+                metadata.set("glm4moe.expert_shared_count", family.n_shared_experts.unwrap_or(1));
+                let dense = family.first_k_dense_replace.unwrap_or(1);
+                metadata.set("glm4moe.leading_dense_block_count", dense);
             }
             "olmo2" => self.check_layer_types(4)?,
             "gpt-oss" => {

@@ -16,7 +16,7 @@ use super::error::{SafetensorsError, SafetensorsProblem};
 use super::experts::{ExpertPart, StackedExperts};
 use super::header::{SafetensorsFile, no_memory};
 use super::mxfp4::{Mxfp4Origin, Mxfp4Tensors};
-use super::names::{Name, gguf_name};
+use super::names::{Name, gguf_name, is_draft, text_name};
 use crate::gguf::storage::Storage;
 use crate::gguf::{Metadata, TensorData};
 use crate::mapping::OpenFile;
@@ -76,7 +76,8 @@ impl SafetensorsFolder {
     pub fn open(path: impl AsRef<Path>) -> Result<SafetensorsFolder, SafetensorsError> {
         let path = path.as_ref();
         let config_path = path.join("config.json");
-        let config: Config = read_json(&config_path)?;
+        let config = Config::from_json(read_json(&config_path)?)
+            .map_err(|error| SafetensorsError::new(&config_path, error.into()))?;
         let at_config = |problem| SafetensorsError::new(&config_path, problem);
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let metadata = config.metadata(&name).map_err(at_config)?;
@@ -189,7 +190,15 @@ impl SafetensorsFolder {
         let at = |problem| SafetensorsError::new(path, problem);
         let unknown = || at(SafetensorsProblem::UnknownTensor(info.name().to_owned()));
         let architecture = config.architecture().map_err(at)?;
-        let name = match gguf_name(info.name(), architecture).ok_or_else(unknown)? {
+        // They are not run.
+        if architecture == "glm4moe" && is_draft(info.name(), config.num_hidden_layers) {
+            return Ok(());
+        }
+        let name = match config.is_text_part {
+            true => text_name(info.name(), architecture),
+            false => gguf_name(info.name(), architecture),
+        };
+        let name = match name.ok_or_else(unknown)? {
             Name::Unused => return Ok(()),
             Name::Expert { name, expert } => {
                 return experts.add(name, expert, &info, ExpertPart { file, range }).map_err(at);

@@ -54,12 +54,45 @@ const GPT_OSS: [(&str, &str); 5] = [
     ("mlp.experts.down_proj_bias", "ffn_down_exps.bias"),
 ];
 
+/// Names inside a layer of GLM-4.5, which differ from those of others.
+const GLM4_MOE: [(&str, &str); 5] = [
+    ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+    ("mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"),
+    ("mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"),
+    ("mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"),
+];
+
 /// Names of the weights of an expert.
 const EXPERT: [(&str, &str); 3] = [
     ("gate_proj.weight", "ffn_gate_exps"),
     ("up_proj.weight", "ffn_up_exps"),
     ("down_proj.weight", "ffn_down_exps"),
 ];
+
+/// Beginnings of the names of what models with images have beside the text part.
+const IMAGES: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+
+/// As [`gguf_name`] for a model that also takes images: names have a prefix, and what is not of the text part
+/// is not used.
+pub(super) fn text_name(name: &str, architecture: &str) -> Option<Name> {
+    let inner = name.strip_prefix("model.").unwrap_or(name);
+    if IMAGES.iter().any(|images| inner.starts_with(images)) {
+        return Some(Name::Unused);
+    }
+    // `language_model.model.layers` in older files, `model.language_model.layers` in newer ones.
+    match (name.strip_prefix("language_model."), name.strip_prefix("model.language_model.")) {
+        (Some(name), _) => gguf_name(name, architecture),
+        (None, Some(name)) => gguf_name(&format!("model.{name}"), architecture),
+        (None, None) => gguf_name(name, architecture),
+    }
+}
+
+/// Whether a tensor belongs to a layer behind the `layers` of the model: one that predicts further tokens.
+pub(super) fn is_draft(name: &str, layers: u32) -> bool {
+    let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
+    layer.and_then(|layer| layer.parse::<u32>().ok()).is_some_and(|layer| layer >= layers)
+}
 
 /// The GGUF name of a tensor of an architecture; `None` if it is unknown.
 pub(super) fn gguf_name(name: &str, architecture: &str) -> Option<Name> {
@@ -82,6 +115,11 @@ pub(super) fn gguf_name(name: &str, architecture: &str) -> Option<Name> {
         if let Some((_, ours)) = GPT_OSS.iter().find(|(theirs, _)| *theirs == part) {
             return Some(Name::Known(format!("blk.{layer}.{ours}")));
         }
+    }
+    if architecture == "glm4moe"
+        && let Some((_, ours)) = GLM4_MOE.iter().find(|(theirs, _)| *theirs == part)
+    {
+        return Some(Name::Known(format!("blk.{layer}.{ours}")));
     }
     if let Some(part) = part.strip_prefix("mlp.experts.") {
         let (expert, part) = part.split_once('.')?;
@@ -113,6 +151,16 @@ mod tests {
             ("model.layers.7.self_attn.q_norm.weight", "blk.7.attn_q_norm.weight"),
         ] {
             assert_eq!(gguf_name(theirs, "llama"), Some(Name::Known(ours.to_owned())));
+        }
+        for prefix in ["language_model.model.", "model.language_model.", "model."] {
+            let name = text_name(&format!("{prefix}layers.0.self_attn.q_proj.weight"), "gemma3");
+            assert_eq!(name, Some(Name::Known("blk.0.attn_q.weight".to_owned())), "{prefix}");
+        }
+        for images in ["vision_tower.x", "model.vision_tower.x", "multi_modal_projector.mm_input.weight"] {
+            assert_eq!(
+                (text_name(images, "gemma3"), gguf_name(images, "gemma3")),
+                (Some(Name::Unused), None)
+            );
         }
         let norm = gguf_name("model.layers.7.post_attention_layernorm.weight", "gemma3");
         assert_eq!(norm, Some(Name::Known("blk.7.post_attention_norm.weight".to_owned())));

@@ -52,6 +52,9 @@ impl Random {
 pub(super) fn data(shape: &ModelShape, tensor: &TensorInfo, seed: u64) -> Result<Vec<u8>, DTypeError> {
     let (name, dtype, elements) = (tensor.name(), tensor.dtype(), tensor.elements());
     let mut random = Random::new(name, seed);
+    if name == "rope_freqs.weight" && shape.is_gemma4() {
+        return quant::quantize_to_vec(dtype, &shape.proportional_factors());
+    }
     if name == "rope_freqs.weight" {
         return quant::quantize_to_vec(dtype, &rope_factors(shape));
     }
@@ -62,6 +65,15 @@ pub(super) fn data(shape: &ModelShape, tensor: &TensorInfo, seed: u64) -> Result
         _ if name.ends_with(".attn_sinks.weight") => (0.0, 1.0),
         // Rates of decay.
         _ if name.ends_with(".ssm_a") => (-1.0, 0.2),
+        // Their product is the scale of the attention scores, which has no other.
+        _ if shape.is_gemma4()
+            && (name.ends_with("attn_q_norm.weight") || name.ends_with("attn_k_norm.weight")) =>
+        {
+            let mean = (tensor.width() as f32).sqrt().sqrt().recip();
+            (mean, 0.1 * mean)
+        }
+        // The router's norm, which is divided by the root of the width.
+        _ if name.ends_with(".ffn_gate_inp.scale") => ((tensor.width() as f32).sqrt(), 1.0),
         _ if name.ends_with(".ffn_gate_inp_shexp.weight") => (0.0, 1.0 / (tensor.width() as f32).sqrt()),
         _ if tensor.dims().len() == 1 => (1.0, 0.1),
         _ => (0.0, 1.0 / (tensor.width() as f32).sqrt()),

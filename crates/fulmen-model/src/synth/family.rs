@@ -6,7 +6,7 @@ use crate::gguf::Metadata;
 
 impl ModelShape {
     /// Whether it is small enough for tests, which cross its windows and contexts with few tokens.
-    fn is_tiny(&self) -> bool {
+    pub(super) fn is_tiny(&self) -> bool {
         self.context <= 4096
     }
 
@@ -15,6 +15,7 @@ impl ModelShape {
         match (self.is_tiny(), self.architecture) {
             (true, _) => 40,
             (_, "gpt-oss") => 128,
+            (_, "gemma4") if self.experts.is_none() => 512,
             _ => 1024,
         }
     }
@@ -106,13 +107,15 @@ impl ModelShape {
         if self.is_hybrid() || matches!(arch, "mistral3" | "phi3" | "granite" | "smollm3" | "glm4moe") {
             set_number("rope.dimension_count", self.rotated());
         }
-        if matches!(arch, "gemma3" | "gpt-oss") || self.name.contains("olmo3") {
+        if matches!(arch, "gemma3" | "gemma4" | "gpt-oss") || self.name.contains("olmo3") {
             set_number("attention.sliding_window", self.window());
         }
         if matches!(arch, "mistral3" | "phi3" | "gpt-oss") {
             set_number("rope.scaling.original_context_length", self.original_context());
         }
-        if self.is_hybrid() {
+        if self.is_gemma4() {
+            self.describe_gemma4(metadata);
+        } else if self.is_hybrid() {
             self.describe_delta_net(metadata);
         } else if self.has_shared_expert() {
             set_number("expert_shared_count", 1);

@@ -16,6 +16,7 @@
 mod data;
 mod delta_net;
 mod family;
+mod gemma4;
 mod shape;
 mod source;
 mod tokenizer;

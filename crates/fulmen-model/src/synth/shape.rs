@@ -81,6 +81,8 @@ presets! {
     "tiny-qwen3", "qwen3", 4, 256, 4, 2, 128, 512, 1024, true, 1e6, None, 1e-6, 2048;
     "tiny-qwen3-untied", "qwen3", 3, 256, 4, 1, 64, 768, 1024, false, 1e6, None, 1e-6, 2048;
     "tiny-gemma3", "gemma3", 7, 128, 4, 2, 64, 192, 512, true, 1e6, None, 1e-6, 2048;
+    "tiny-gemma4", "gemma4", 9, 128, 4, 2, 64, 192, 512, true, 1e6, None, 1e-6, 2048;
+    "tiny-gemma4moe", "gemma4", 3, 128, 4, 2, 64, 192, 512, true, 1e6, None, 1e-6, 2048, experts(8, 3, 64);
     "tiny-mistral3", "mistral3", 3, 128, 4, 2, 32, 192, 512, false, 1e6, None, 1e-5, 2048;
     "tiny-phi", "phi3", 3, 128, 4, 2, 32, 192, 512, false, 1e4, None, 1e-5, 2048;
     "tiny-granite", "granite", 3, 128, 4, 2, 32, 192, 512, true, 1e4, None, 1e-5, 2048;
@@ -117,6 +119,9 @@ presets! {
     "llama3.1-70b", "llama", 80, 8192, 64, 8, 128, 28672, 128256, false, 5e5, Some(8.0), 1e-5, 131072;
     "gemma3-4b", "gemma3", 34, 2560, 8, 4, 256, 10240, 262144, true, 1e6, None, 1e-6, 131072;
     "gemma3-12b", "gemma3", 48, 3840, 16, 8, 256, 15360, 262144, true, 1e6, None, 1e-6, 131072;
+    "gemma4-e4b", "gemma4", 42, 2560, 8, 2, 512, 10240, 262144, true, 1e6, None, 1e-6, 131072;
+    "gemma4-26b-a4b", "gemma4", 30, 2816, 16, 8, 512, 2112, 262144, true, 1e6, None, 1e-6, 262144,
+        experts(128, 8, 704);
     "mistral-small", "llama", 40, 5120, 32, 8, 128, 32768, 131072, false, 1e9, None, 1e-5, 131072;
     "gpt-oss-20b", "gpt-oss", 24, 2880, 64, 8, 64, 2880, 201088, false, 1.5e5, None, 1e-5, 131072,
         experts(32, 4, 2880);
@@ -149,9 +154,16 @@ impl ModelShape {
             add("rope_factors_long.weight".into(), &[self.rotated() / 2]);
             add("rope_factors_short.weight".into(), &[self.rotated() / 2]);
         }
+        if self.is_gemma4() {
+            self.add_gemma4(&mut |name, dims| add(name.into(), dims));
+        }
         add("token_embd.weight".into(), &[embedding, self.vocabulary]);
         for layer in 0..self.layers + self.draft_layers() {
             let mut add_to_layer = |name: &str, dims: &[usize]| add(format!("blk.{layer}.{name}"), dims);
+            if self.is_gemma4() {
+                self.add_gemma4_layer(layer, &mut add_to_layer);
+                continue;
+            }
             match (self.is_recurrent(layer), self.is_hybrid()) {
                 (true, _) => self.add_delta_net(&mut add_to_layer),
                 (_, true) => self.add_gated_attention(&mut add_to_layer),

@@ -1,30 +1,46 @@
-//! Byte-level BPE: a pre-token starts as its bytes; adjacent symbols are merged by rank (the earliest merge
-//! of the list first), the leftmost of equal ranks first.
+//! BPE: a pre-token starts as its bytes or, in Gemma 4, as its characters; adjacent symbols are merged by
+//! rank (the earliest merge of the list first), the leftmost of equal ranks first.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use hashbrown::{HashMap, HashSet};
 
 use super::{
-    TokenizerError, bytes,
+    TokenType, TokenizerError, bytes,
     error::{no_memory, reserve},
-    vocab::Vocab,
+    vocab::{SPACE, Vocab},
     whole::Whole,
 };
 use crate::memory;
 
 /// No token: a byte missing from the vocabulary. It merges with nothing and is omitted from the result.
 const NONE: u32 = u32::MAX;
+/// The first symbol of the characters that have no token and that no merge takes: the character's number is
+/// added. They merge with nothing, and their bytes become tokens.
+const CHARS: u32 = NONE - 0x11_0000;
 /// No merge.
 const NEVER: u32 = u32::MAX;
 /// Pre-tokens of up to this many bytes are merged by scanning for the best pair each time, which is quadratic
 /// but faster than a heap at this size.
 const SHORT: usize = 64;
 
+/// What a pre-token starts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Alphabet {
+    /// Its bytes. Tokens spell them with one character each.
+    Bytes,
+    /// Its characters. Those without a token become byte tokens, `<0xNN>`, and a pre-token of line breaks
+    /// that is in the vocabulary becomes that token regardless of the merges.
+    Chars,
+}
+
 #[derive(Debug)]
 pub(super) struct Bpe {
+    alphabet: Alphabet,
     /// The symbol of each byte: a token, `NONE`, or a symbol without a token.
     bytes: Box<[u32; 256]>,
+    /// The symbols of the characters that merges take and that have no token.
+    chars: HashMap<char, u32>,
     /// Rank and result of each mergeable pair of symbols.
     merges: HashMap<(u32, u32), (u32, u32)>,
     ignore_merges: bool,
@@ -57,13 +73,19 @@ struct Symbol {
 impl Bpe {
     /// A merge may take or produce a symbol that is not in the vocabulary, as in vocabularies that were cut
     /// down. As in llama.cpp, such a merge is applied like any other; where the symbol is left in the end,
-    /// its printable ASCII characters become tokens one by one, and its other bytes are omitted.
-    pub(super) fn new(vocab: &Vocab, merges: &[String], ignore_merges: bool) -> Result<Bpe, TokenizerError> {
+    /// its bytes become tokens one by one; with byte-level BPE only those of printable ASCII characters.
+    pub(super) fn new(
+        vocab: &Vocab,
+        merges: &[String],
+        alphabet: Alphabet,
+        ignore_merges: bool,
+    ) -> Result<Bpe, TokenizerError> {
         let tokens =
             u32::try_from(vocab.len()).map_err(|_| TokenizerError::TooMany { count: vocab.len() })?;
-        let byte = |byte: u8| vocab.find(&[byte]).unwrap_or(NONE);
         let mut bpe = Bpe {
-            bytes: Box::new(std::array::from_fn(|i| byte(u8::try_from(i).unwrap_or(0)))),
+            alphabet,
+            bytes: byte_symbols(vocab, alphabet),
+            chars: HashMap::new(),
             merges: HashMap::new(),
             ignore_merges,
             whole: Whole::new(vocab.len())?,
@@ -83,7 +105,7 @@ impl Bpe {
             let rank = u32::try_from(index).ok().filter(|&rank| rank != NEVER);
             let rank = rank.ok_or(TokenizerError::TooMany { count: merges.len() })?;
             reserve(joined.try_reserve(text.len()), "the merges", merges.len())?;
-            let mut decode = |part: &str| match bytes::decode_to(part, &mut joined) {
+            let mut decode = |part: &str| match decode_to(part, alphabet, &mut joined) {
                 true => Ok(joined.len()),
                 false => {
                     Err(TokenizerError::MergeToken { index, text: text.clone(), missing: part.to_owned() })
@@ -112,10 +134,15 @@ impl Bpe {
     fn push(&self, id: u32, out: &mut Vec<u32>) {
         if id < self.tokens {
             out.push(id);
+        } else if let Some(c) = id.checked_sub(CHARS).and_then(char::from_u32) {
+            let mut bytes = [0; 4];
+            let tokens = c.encode_utf8(&mut bytes).bytes().map(|byte| self.bytes[usize::from(byte)]);
+            out.extend(tokens.filter(|&token| token < self.tokens));
         } else if let Some(bytes) = self.tokenless.get((id - self.tokens) as usize) {
-            // llama.cpp looks up the bytes of the symbol's text, in which other bytes are characters of two.
-            let printable = bytes.iter().filter(|byte| byte.is_ascii_graphic());
-            let tokens = printable.map(|&byte| self.bytes[usize::from(byte)]);
+            // llama.cpp looks up the bytes of the symbol's text. With byte-level BPE, those that are not
+            // printable are characters of two bytes there, which have no tokens.
+            let found = |byte: &&u8| self.alphabet == Alphabet::Chars || byte.is_ascii_graphic();
+            let tokens = bytes.iter().filter(found).map(|&byte| self.bytes[usize::from(byte)]);
             out.extend(tokens.filter(|&token| token < self.tokens));
         }
     }
@@ -126,20 +153,38 @@ impl Bpe {
     }
 
     /// Appends the tokens of one pre-token.
-    pub(super) fn encode(&self, vocab: &Vocab, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
-        let token = vocab.find(piece);
-        if let Some(id) = token.filter(|&id| self.ignore_merges || self.whole.is_sure(id)) {
+    pub(super) fn encode(&self, vocab: &Vocab, piece: &str, scratch: &mut Scratch, out: &mut Vec<u32>) {
+        let token = vocab.find(piece.as_bytes());
+        let ignore_merges = self.ignore_merges
+            || (self.alphabet == Alphabet::Chars && piece.bytes().all(|byte| byte == b'\n'));
+        if let Some(id) = token.filter(|&id| ignore_merges || self.whole.is_sure(id)) {
             out.push(id);
             return;
         }
         let start = out.len();
-        if piece.len() <= SHORT {
-            self.merge_short(piece, scratch, out);
+        self.start(vocab, piece, &mut scratch.symbols);
+        if scratch.symbols.len() <= SHORT {
+            self.merge_short(scratch, out);
         } else {
-            self.merge_long(piece, scratch, out);
+            self.merge_long(scratch, out);
         }
         if let Some(id) = token {
             self.whole.learn(id, &out[start..]);
+        }
+    }
+
+    /// The symbols that a pre-token starts as.
+    fn start(&self, vocab: &Vocab, piece: &str, symbols: &mut Vec<Symbol>) {
+        let symbol = |id: u32| Symbol { id, rank: NEVER, prev: 0, next: 0 };
+        symbols.clear();
+        match self.alphabet {
+            Alphabet::Bytes => {
+                symbols.extend(piece.bytes().map(|byte| symbol(self.bytes[usize::from(byte)])))
+            }
+            Alphabet::Chars => symbols.extend(piece.chars().map(|c| {
+                let token = vocab.find(c.encode_utf8(&mut [0; 4]).as_bytes());
+                symbol(token.or_else(|| self.chars.get(&c).copied()).unwrap_or(CHARS + u32::from(c)))
+            })),
         }
     }
 
@@ -149,11 +194,8 @@ impl Bpe {
     }
 
     /// Merges by scanning all pairs each time.
-    fn merge_short(&self, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
+    fn merge_short(&self, scratch: &mut Scratch, out: &mut Vec<u32>) {
         let symbols = &mut scratch.symbols;
-        symbols.clear();
-        let symbol = |&byte: &u8| Symbol { id: self.bytes[usize::from(byte)], rank: NEVER, prev: 0, next: 0 };
-        symbols.extend(piece.iter().map(symbol));
         for i in 1..symbols.len() {
             symbols[i - 1].rank = self.rank(symbols[i - 1].id, symbols[i].id);
         }
@@ -174,18 +216,15 @@ impl Bpe {
     }
 
     /// Merges with a heap: O(n log n).
-    fn merge_long(&self, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
+    fn merge_long(&self, scratch: &mut Scratch, out: &mut Vec<u32>) {
         const END: usize = usize::MAX;
         let Scratch { symbols, heap } = scratch;
-        symbols.clear();
         heap.clear();
-        let last = piece.len() - 1;
-        symbols.extend(piece.iter().enumerate().map(|(i, &byte)| Symbol {
-            id: self.bytes[usize::from(byte)],
-            rank: NEVER,
-            prev: i.checked_sub(1).unwrap_or(END),
-            next: if i == last { END } else { i + 1 },
-        }));
+        let last = symbols.len().saturating_sub(1);
+        for (i, symbol) in symbols.iter_mut().enumerate() {
+            symbol.prev = i.checked_sub(1).unwrap_or(END);
+            symbol.next = if i == last { END } else { i + 1 };
+        }
         // Each symbol stores its rank with the next one, so stale heap entries are recognized by a different
         // rank.
         let look = |symbols: &mut [Symbol], heap: &mut BinaryHeap<_>, at: usize| {
@@ -238,19 +277,60 @@ impl Symbols<'_> {
         if let Some(id) = self.vocab.find(bytes).or_else(|| self.ids.get(bytes).copied()) {
             return Ok(id);
         }
-        let Bpe { tokenless, tokens, bytes: of_bytes, .. } = &mut *self.bpe;
+        let Bpe { alphabet, tokenless, tokens, bytes: of_bytes, chars, .. } = &mut *self.bpe;
         let count = self.vocab.len().saturating_add(tokenless.len());
-        let id = u32::try_from(count).ok().filter(|&id| id < NONE && id >= *tokens);
+        let id = u32::try_from(count).ok().filter(|&id| id < CHARS && id >= *tokens);
         let id = id.ok_or(TokenizerError::TooMany { count })?;
         reserve(tokenless.try_reserve(1), "the symbols of merges", count)?;
         reserve(self.ids.try_reserve(1), "the symbols of merges", count)?;
         let full = |_| no_memory("the symbols of merges", count);
         tokenless.push(memory::copy(bytes).map_err(full)?);
         self.ids.insert(memory::copy(bytes).map_err(full)?, id);
-        if let &[byte] = bytes {
-            of_bytes[usize::from(byte)] = id;
+        match (alphabet, bytes) {
+            (Alphabet::Bytes, &[byte]) => of_bytes[usize::from(byte)] = id,
+            (Alphabet::Bytes, _) => {}
+            (Alphabet::Chars, bytes) => {
+                let mut text = std::str::from_utf8(bytes).unwrap_or_default().chars();
+                if let (Some(c), None) = (text.next(), text.next()) {
+                    reserve(chars.try_reserve(1), "the symbols of merges", count)?;
+                    chars.insert(c, id);
+                }
+            }
         }
         Ok(id)
+    }
+}
+
+/// The token of each byte, or `NONE`.
+fn byte_symbols(vocab: &Vocab, alphabet: Alphabet) -> Box<[u32; 256]> {
+    match alphabet {
+        Alphabet::Bytes => {
+            let byte = |byte: u8| vocab.find(&[byte]).unwrap_or(NONE);
+            Box::new(std::array::from_fn(|i| byte(u8::try_from(i).unwrap_or(0))))
+        }
+        Alphabet::Chars => {
+            let mut bytes = Box::new([NONE; 256]);
+            for (id, _) in vocab.types().filter(|&(_, kind)| kind == TokenType::Byte) {
+                if let &[byte] = vocab.shown(id) {
+                    bytes[usize::from(byte)] = bytes[usize::from(byte)].min(id);
+                }
+            }
+            bytes
+        }
+    }
+}
+
+/// Appends the bytes that part of a merge stands for; false if it stands for none.
+fn decode_to(part: &str, alphabet: Alphabet, out: &mut Vec<u8>) -> bool {
+    match alphabet {
+        Alphabet::Bytes => bytes::decode_to(part, out),
+        Alphabet::Chars => {
+            for c in part.chars() {
+                let c = if c == SPACE { ' ' } else { c };
+                out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+            true
+        }
     }
 }
 
@@ -278,13 +358,13 @@ mod tests {
         }
         let vocab = Vocab::new(tokens, Vec::new(), Spelling::Bytes).unwrap();
         let merges: Vec<String> = merges.iter().map(|merge| merge.to_string()).collect();
-        let bpe = Bpe::new(&vocab, &merges, false).unwrap();
+        let bpe = Bpe::new(&vocab, &merges, Alphabet::Bytes, false).unwrap();
         (vocab, bpe)
     }
 
     fn encode((vocab, bpe): &(Vocab, Bpe), text: &str) -> Vec<String> {
         let mut out = Vec::new();
-        bpe.encode(vocab, text.as_bytes(), &mut Scratch::default(), &mut out);
+        bpe.encode(vocab, text, &mut Scratch::default(), &mut out);
         out.into_iter().map(|id| vocab.text(id).to_owned()).collect()
     }
 
@@ -305,7 +385,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(encode(&bpe, "abc"), ["a", "bc"], "the second time as the first");
         }
-        let ignoring = Bpe::new(&bpe.0, &[], true).unwrap();
+        let ignoring = Bpe::new(&bpe.0, &[], Alphabet::Bytes, true).unwrap();
         assert_eq!(encode(&(bpe.0, ignoring), "abc"), ["abc"]);
     }
 
@@ -313,7 +393,7 @@ mod tests {
     fn bytes_without_a_token_are_left_out() {
         let vocab =
             Vocab::new(["a", "b", "ab"].map(String::from).to_vec(), Vec::new(), Spelling::Bytes).unwrap();
-        let bpe = Bpe::new(&vocab, &["a b".into()], false).unwrap();
+        let bpe = Bpe::new(&vocab, &["a b".into()], Alphabet::Bytes, false).unwrap();
         assert_eq!(bpe.missing().len(), 254);
         assert_eq!(encode(&(vocab, bpe), "axb!ab"), ["a", "b", "ab"]);
     }
@@ -324,7 +404,8 @@ mod tests {
         let mut types = vec![TokenType::Normal; 5];
         types[4] = TokenType::Control;
         let vocab = Vocab::new(texts, types, Spelling::Bytes).unwrap();
-        let message = |merge: &str| Bpe::new(&vocab, &[merge.into()], false).unwrap_err().to_string();
+        let message =
+            |merge: &str| Bpe::new(&vocab, &[merge.into()], Alphabet::Bytes, false).unwrap_err().to_string();
         for merge in ["", "a", "ab", "a ", " a", "é"] {
             assert_eq!(
                 message(merge),
@@ -336,7 +417,7 @@ mod tests {
         };
         assert_eq!(message("a b b"), needs("a b b", "b b"), "a space is spelled otherwise");
         assert_eq!(message("  b"), needs("  b", " "));
-        assert!(Bpe::new(&vocab, &["a b".into(), "a b".into()], false).is_ok());
+        assert!(Bpe::new(&vocab, &["a b".into(), "a b".into()], Alphabet::Bytes, false).is_ok());
     }
 
     #[test]
@@ -347,7 +428,7 @@ mod tests {
         let vocab = Vocab::new(texts, types, Spelling::Bytes).unwrap();
         // Neither ab, d, cd nor Ġa is a token.
         let merges = ["a b", "b c", "ab d", "c d", "Ġ a", "<|x|> a"].map(String::from);
-        let bpe = Bpe::new(&vocab, &merges, false).unwrap();
+        let bpe = Bpe::new(&vocab, &merges, Alphabet::Bytes, false).unwrap();
         assert_eq!(bpe.dead_ends(), 4);
         assert_eq!(bpe.missing().len(), 252, "a byte of a merge is missing all the same");
         let bpe = (vocab, bpe);
@@ -367,11 +448,28 @@ mod tests {
         let types = vec![TokenType::Normal, TokenType::Normal, TokenType::Control];
         let vocab = Vocab::new(texts, types, Spelling::Bytes).unwrap();
         for ignore in [false, true] {
-            let bpe = Bpe::new(&vocab, &["< >".into()], ignore).unwrap();
+            let bpe = Bpe::new(&vocab, &["< >".into()], Alphabet::Bytes, ignore).unwrap();
             let mut out = Vec::new();
-            bpe.encode(&vocab, b"<>", &mut Scratch::default(), &mut out);
+            bpe.encode(&vocab, "<>", &mut Scratch::default(), &mut out);
             assert_eq!(out, [0, 1]);
         }
+    }
+
+    #[test]
+    fn characters_without_a_token_become_byte_tokens() {
+        use TokenType::{Byte, Normal};
+        let texts =
+            ["▁", "a", "▁a", "é", "<0xC3>", "<0xA9>", "<0xE6>", "<0xBC>", "<0xA2>", "\n", "\n\n", "aü"];
+        let types = [Normal, Normal, Normal, Normal, Byte, Byte, Byte, Byte, Byte, Normal, Normal, Normal];
+        let vocab = Vocab::new(texts.map(String::from).to_vec(), types.to_vec(), Spelling::Sentence).unwrap();
+        // ü has no token, but a merge takes it.
+        let bpe = Bpe::new(&vocab, &["▁ a".into(), "a ü".into()], Alphabet::Chars, false).unwrap();
+        assert_eq!(bpe.dead_ends(), 0);
+        let bpe = (vocab, bpe);
+        assert_eq!(encode(&bpe, " aé漢"), ["▁a", "é", "<0xE6>", "<0xBC>", "<0xA2>"]);
+        assert_eq!(encode(&bpe, "aü"), ["aü"]);
+        assert_eq!(encode(&bpe, "ü"), ["<0xC3>", "<0xBC>"]);
+        assert_eq!(encode(&bpe, "\n\n"), ["\n\n"], "no merges lead to it");
     }
 
     proptest::proptest! {
@@ -393,10 +491,12 @@ mod tests {
                 merges.push(format!("{left} {right}"));
             }
             let vocab = Vocab::new(tokens, Vec::new(), Spelling::Bytes).unwrap();
-            let bpe = Bpe::new(&vocab, &merges, false).unwrap();
+            let bpe = Bpe::new(&vocab, &merges, Alphabet::Bytes, false).unwrap();
             let (mut short, mut long, mut scratch) = (Vec::new(), Vec::new(), Scratch::default());
-            bpe.merge_short(text.as_bytes(), &mut scratch, &mut short);
-            bpe.merge_long(text.as_bytes(), &mut scratch, &mut long);
+            bpe.start(&vocab, &text, &mut scratch.symbols);
+            bpe.merge_short(&mut scratch, &mut short);
+            bpe.start(&vocab, &text, &mut scratch.symbols);
+            bpe.merge_long(&mut scratch, &mut long);
             proptest::prop_assert_eq!(&short, &long);
             proptest::prop_assert_eq!(short, plain(&vocab, &merges, &text));
         }

@@ -12,7 +12,7 @@ pub enum TokenizerError {
     #[error(transparent)]
     Metadata(#[from] MetadataError),
     /// An unknown tokenizer type.
-    #[error("tokenizer model {model:?} is not supported (supported: gpt2, llama)")]
+    #[error("tokenizer model {model:?} is not supported (supported: gpt2, llama, gemma4)")]
     UnknownModel {
         /// The type.
         model: String,

@@ -188,7 +188,15 @@ impl TokenizerSpec {
         let normalizers = file.normalizer.iter().flat_map(Stage::all).collect::<Vec<_>>();
         let pre_tokenizers = file.pre_tokenizer.iter().flat_map(Stage::all).collect::<Vec<_>>();
         let mut spec = TokenizerSpec { types, ..TokenizerSpec::default() };
-        if let Some(prefix) = sentence_spaces(&normalizers, &pre_tokenizers)? {
+        let merges = || {
+            let merges = memory::collect(model.merges.0.iter().map(Merge::joined));
+            merges.map_err(|_| no_memory("the merges", model.merges.0.len()))
+        };
+        if model.byte_fallback && is_char_bpe(&normalizers, &pre_tokenizers) {
+            spec.model = "gemma4".to_owned();
+            spec.ignore_merges = Some(model.ignore_merges);
+            spec.merges = merges()?;
+        } else if let Some(prefix) = sentence_spaces(&normalizers, &pre_tokenizers)? {
             spec.model = "llama".to_owned();
             spec.space_prefix = Some(prefix);
             spec.scores = scores(&tokens, &model.merges.0)?;
@@ -197,8 +205,7 @@ impl TokenizerSpec {
             spec.pre = Some(pre_name(&pre_tokenizers)?.to_owned());
             spec.nfc = nfc(&normalizers)?;
             spec.ignore_merges = Some(model.ignore_merges);
-            let merges = memory::collect(model.merges.0.iter().map(Merge::joined));
-            spec.merges = merges.map_err(|_| no_memory("the merges", model.merges.0.len()))?;
+            spec.merges = merges()?;
         }
         let id = |text: &str| model.vocab.0.get(text).copied().or_else(|| file.added(text));
         spec.unknown = model.unk_token.as_deref().and_then(id);
@@ -318,6 +325,24 @@ fn place_of(id: u32) -> usize {
     usize::try_from(id).unwrap_or(usize::MAX)
 }
 
+/// Whether the stage writes spaces as `▁`.
+fn replaces(stage: &Stage) -> bool {
+    let is_space = matches!(&stage.pattern, Some(Pattern::String(text)) if text == " ");
+    stage.kind == "Replace" && is_space && stage.content.as_deref() == Some("▁")
+}
+
+/// Whether merges run over the characters of whole texts, as in Gemma's: spaces are written as `▁`, and then
+/// text is split at spaces, of which there are none.
+fn is_char_bpe(normalizers: &[&Stage], pre_tokenizers: &[&Stage]) -> bool {
+    match (normalizers, pre_tokenizers) {
+        ([replace], [split]) => {
+            let at_space = matches!(&split.pattern, Some(Pattern::String(text)) if text == " ");
+            replaces(replace) && split.kind == "Split" && at_space && !split.invert
+        }
+        _ => false,
+    }
+}
+
 /// Whether spaces are written as `▁`, as in SentencePiece, and where one is added before text.
 fn sentence_spaces(
     normalizers: &[&Stage],
@@ -339,11 +364,6 @@ fn sentence_spaces(
             Some(other) => Err(unsupported(format!("Metaspace with the scheme {other:?}"))),
         };
     }
-    let replaces = |stage: &Stage| {
-        stage.kind == "Replace"
-            && is_space(&stage.content)
-            && matches!(&stage.pattern, Some(Pattern::String(text)) if text == " ")
-    };
     match normalizers {
         [replace] if pre_tokenizers.is_empty() && replaces(replace) => Ok(Some(SpacePrefix::Never)),
         [prepend, replace] if pre_tokenizers.is_empty() && replaces(replace) => {

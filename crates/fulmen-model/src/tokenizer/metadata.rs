@@ -81,8 +81,8 @@ impl TokenizerSpec {
             types.push(kind?);
         }
         let merges = match model {
-            // Byte-level BPE without merges would only produce bytes, so merges are required.
-            "gpt2" => texts("the merges", metadata.strings(&key("merges"))?)?,
+            // BPE without merges would only produce bytes or characters, so merges are required.
+            "gpt2" | "gemma4" => texts("the merges", metadata.strings(&key("merges"))?)?,
             _ => Vec::new(),
         };
         Ok(TokenizerSpec {
@@ -131,7 +131,7 @@ impl TokenizerSpec {
         }
         set("tokens", Array::strings(tokens).into());
         set("token_type", Array::numbers(&types).into());
-        if self.model == "gpt2" {
+        if matches!(self.model.as_str(), "gpt2" | "gemma4") {
             set("merges", Array::strings(&self.merges).into());
         }
         for (name, id) in [("bos", self.bos), ("eos", self.eos), ("unknown", self.unknown)] {
@@ -265,7 +265,7 @@ mod tests {
         );
         assert_eq!(
             with(&|metadata| metadata.set("tokenizer.ggml.model", "rwkv")),
-            r#"tokenizer model "rwkv" is not supported (supported: gpt2, llama)"#
+            r#"tokenizer model "rwkv" is not supported (supported: gpt2, llama, gemma4)"#
         );
         assert!(
             with(&|metadata| metadata.set("tokenizer.ggml.pre", "no-such"))

@@ -1,8 +1,9 @@
 //! Tokenizers: text to token ids and back.
 //!
 //! - **Exact.** Token ids match llama.cpp; `scripts/check-tokenizers` compares them.
-//! - **Two kinds**: byte-level BPE with the pre-tokenizer named in the file ([`TokenizerSpec::pre`]), and
-//!   SentencePiece BPE with scores and byte tokens.
+//! - **Three kinds**: byte-level BPE with the pre-tokenizer named in the file ([`TokenizerSpec::pre`]),
+//!   SentencePiece BPE with scores and byte tokens, and BPE over characters with merges and byte tokens
+//!   (Gemma 4).
 //! - **Text never becomes a control token** unless requested ([`Special`]): `<|im_end|>` in a user's message
 //!   is just ten characters.
 //! - **Bounded time**: O(n log n) for any text and any vocabulary; no recursion.
@@ -32,7 +33,7 @@ use std::{borrow::Cow, ops::Range};
 
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
-use bpe::{Bpe, Scratch};
+use bpe::{Alphabet, Bpe, Scratch};
 use special::{Segment, SpecialFinder};
 use split::{Pre, Splitter};
 use spm::Spm;
@@ -77,10 +78,16 @@ impl Tokenizer {
                 let name = pre.as_deref().unwrap_or("default");
                 let pre = Pre::named(name).ok_or_else(|| TokenizerError::UnknownPre { pre: name.into() })?;
                 let vocab = Vocab::new(tokens, types, Spelling::Bytes)?;
-                let bpe = Bpe::new(&vocab, &merges, ignore_merges.unwrap_or(pre.ignore_merges))?;
+                let ignore_merges = ignore_merges.unwrap_or(pre.ignore_merges);
+                let bpe = Bpe::new(&vocab, &merges, Alphabet::Bytes, ignore_merges)?;
                 // This is only a default: without a BOS token there is nothing to add.
                 let add_bos = pre.add_bos && bos.is_some();
                 (vocab, Kind::Bpe { bpe, splitter: pre.splitter }, add_bos)
+            }
+            "gemma4" => {
+                let vocab = Vocab::new(tokens, types, Spelling::Sentence)?;
+                let bpe = Bpe::new(&vocab, &merges, Alphabet::Chars, ignore_merges.unwrap_or(false))?;
+                (vocab, Kind::Bpe { bpe, splitter: Splitter::Lines }, bos.is_some())
             }
             "llama" => {
                 let vocab = Vocab::new(tokens, types, Spelling::Sentence)?;
@@ -189,7 +196,12 @@ impl Tokenizer {
         };
         match &self.kind {
             Kind::Bpe { bpe, splitter } => {
-                splitter.split(&text, |piece| bpe.encode(&self.vocab, piece.as_bytes(), scratch, out));
+                // Gemma 4 does not distinguish `▁` from a space.
+                let text = match splitter {
+                    Splitter::Lines if text.contains(SPACE) => text.replace(SPACE, " ").into(),
+                    _ => text,
+                };
+                splitter.split(&text, |piece| bpe.encode(&self.vocab, piece, scratch, out));
             }
             Kind::Spm { spm, space_prefix } => {
                 let prefix = match (space_prefix, position) {
@@ -299,7 +311,7 @@ impl Tokenizer {
         }
     }
 
-    /// The number of merges of byte-level BPE whose result is not in the vocabulary. Text that such a merge
+    /// The number of merges of BPE whose result is not in the vocabulary. Text that such a merge
     /// applies to becomes single bytes, unless another merge leads on to a token.
     pub fn merges_without_token(&self) -> usize {
         match &self.kind {

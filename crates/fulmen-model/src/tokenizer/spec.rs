@@ -82,7 +82,8 @@ pub enum SpacePrefix {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenizerSpec {
-    /// The tokenizer type: `gpt2` is byte-level BPE, `llama` is SentencePiece BPE.
+    /// The tokenizer type: `gpt2` is byte-level BPE, `llama` is SentencePiece BPE, `gemma4` is BPE over
+    /// characters.
     pub model: String,
     /// The name of the pre-tokenizer of byte-level BPE; `None` means `default`.
     pub pre: Option<String>,
@@ -92,7 +93,7 @@ pub struct TokenizerSpec {
     pub scores: Vec<f32>,
     /// The token types. Empty, or one per token.
     pub types: Vec<TokenType>,
-    /// The merges of byte-level BPE by descending priority, each two tokens separated by a space.
+    /// The merges of BPE by descending priority, each two tokens separated by a space.
     pub merges: Vec<String>,
     /// Whether a pre-token that is in the vocabulary becomes that token regardless of the merges. Defaults to
     /// the pre-tokenizer's setting.

@@ -94,6 +94,11 @@ fn page_borders(cases: &mut Vec<Case>, dtype: DType) {
         let case = over_cache("pages/shared", dtype, &rows, heads, 4, 400);
         cases.push(case.draw("pages", shared));
     }
+    // The widest heads there are, of Gemma 4.
+    for (start, m) in [(0, 1), (129, 1), (120, 20)] {
+        let name = format!("pages/m{m}/at{start}");
+        cases.push(over_cache(&name, dtype, &Rows::run(start, m), heads(8, 2, 512), 1, 400));
+    }
 }
 
 /// Attention after the fused norm, RoPE and KV store, which a device may fuse further.

@@ -1,6 +1,6 @@
 //! Embedding lookup.
 
-use fulmen_core::DType;
+use fulmen_core::{DType, RouteSpec, RouterScores};
 
 use super::{FLOATS, LLAMA32_1B, QWEN3_4B, SMOLLM2_135M, fits, weight_types};
 use crate::case::{Case, Tolerance};
@@ -17,7 +17,22 @@ fn embed(name: &str, dtype: DType, rows: u32, width: u32, tokens: Draw, m: u32) 
     case.dtype(dtype).draw("tokens", tokens).tolerance(tolerance)
 }
 
+/// Several tokens in a row: their rows side by side. The tokens are the experts that a router selects.
+fn several(width: u32, m: u32) -> Case {
+    let case = Case::new(format!("several/m{m}/8x{width}"), |b| {
+        let (table, logits) = (b.weight("table", DType::F32, 8, width)?, b.input("logits", m, 8)?);
+        let spec = RouteSpec { top: 3, scores: RouterScores::Softmax, renormalize: true, scale: 1.0 };
+        let routed = b.route(logits, None, spec)?;
+        let y = b.embed(table, routed.ids)?;
+        b.output("y", y)
+    });
+    case.dtype(DType::F32).tolerance(Tolerance::Exact)
+}
+
 pub(super) fn cases(cases: &mut Vec<Case>) {
+    for (width, m) in [(1, 1), (1, 5), (1, 37), (3, 4), (64, 2)] {
+        cases.push(several(width, m));
+    }
     for dtype in weight_types() {
         for width in [1, 3, 32, 96, 256, 257, 576, 768, 2048, 2560] {
             if !fits(dtype, width) {

@@ -3,8 +3,8 @@
 //!
 //! A call packs the activations as f16 panels, after its RMS norm if it has one, unless the previous kernel
 //! has forwarded them so. It then launches one GEMM for the weights of each format, or for two formats that
-//! have a kernel for both, and a reduction where blocks share tiles. The reduction of one result also computes
-//! the norm that follows and packs the rows for the next call.
+//! have a kernel for both, and a reduction where blocks share tiles. The reduction of one result also
+//! computes the norm that follows and packs the rows for the next call.
 
 mod args;
 mod reduce;

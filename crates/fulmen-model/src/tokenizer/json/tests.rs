@@ -75,6 +75,20 @@ fn byte_level_bpe() {
 }
 
 #[test]
+fn merges_over_characters() {
+    let mut file = sentence();
+    file["normalizer"] = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
+    let pattern = json!({ "String": " " });
+    file["pre_tokenizer"] = json!({ "type": "Split", "pattern": pattern, "behavior": "MergedWithPrevious" });
+    // The last merge is of another rank than the token that it results in has as the result of "▁a b".
+    file["model"]["merges"] = json!(["a b", ["b", "b"], "▁a b", "▁ ab"]);
+    let tokenizer = make(&file).unwrap();
+    assert_eq!(tokenizer.encode_prompt(" ab abb", Special::AsText), [1, 263, 263, 260], "no prefix");
+    assert_eq!(tokenizer.encode("bb é", Special::AsText), [264, 258, 0xC3 + 2, 0xA9 + 2]);
+    assert_eq!(tokenizer.decode(&[263, 258, 0xC3 + 2, 0xA9 + 2]).unwrap(), " ab é");
+}
+
+#[test]
 fn sentence_piece() {
     let tokenizer = make(&sentence()).unwrap();
     assert_eq!(tokenizer.encode_prompt("ab", Special::AsText), [1, 263]);

@@ -29,6 +29,8 @@ pub(super) enum Splitter {
     Falcon,
     /// The pattern of DeepSeek Coder.
     DeepSeekCoder,
+    /// `[^\n]+|\n+`: Gemma 4.
+    Lines,
 }
 
 /// A pre-tokenizer, and the defaults that its name in GGUF files implies.
@@ -50,7 +52,7 @@ const QWEN2: Pre = plain(Splitter::Words(words::QWEN2));
 const TEKKEN: Pre = Pre { splitter: Splitter::Cased(cased::TEKKEN), ignore_merges: true, add_bos: true };
 
 /// All supported names.
-const NAMES: [(&str, Pre); 29] = [
+const NAMES: [(&str, Pre); 31] = [
     ("default", plain(Splitter::Default)),
     ("gpt-2", plain(Splitter::Gpt2)),
     ("phi-2", plain(Splitter::Gpt2)),
@@ -67,6 +69,8 @@ const NAMES: [(&str, Pre); 29] = [
     ("falcon3", LLAMA3),
     ("dbrx", plain(Splitter::Words(words::LLAMA3))),
     ("smaug-bpe", plain(Splitter::Words(words::LLAMA3))),
+    ("glm4", Pre { add_bos: false, ..LLAMA3 }),
+    ("chatglm-bpe", plain(Splitter::Words(words::LLAMA3))),
     ("qwen2", QWEN2),
     ("deepseek-r1-qwen", QWEN2),
     ("megrez", QWEN2),
@@ -105,8 +109,17 @@ impl Splitter {
             Splitter::Default => stages::default(text, &mut give),
             Splitter::Falcon => stages::falcon(text, &mut give),
             Splitter::DeepSeekCoder => stages::deepseek_coder(text, &mut give),
+            Splitter::Lines => each(text, line, &mut give),
         }
     }
+}
+
+/// The end of `[^\n]+|\n+`.
+fn line(text: Text<'_>, at: usize) -> usize {
+    let is_break = |byte: u8| byte == b'\n';
+    let rest = &text.0.as_bytes()[at..];
+    let breaks = rest.first().is_some_and(|&byte| is_break(byte));
+    at + rest.iter().position(|&byte| is_break(byte) != breaks).unwrap_or(rest.len())
 }
 
 /// Splits the text; `piece` returns the end of the pre-token at a position.
@@ -208,11 +221,17 @@ mod tests {
         assert!(Pre::names().contains("llama-bpe, llama3"));
     }
 
+    #[test]
+    fn lines_are_parted_from_their_breaks() {
+        assert_eq!(pieces(Splitter::Lines, "a b\n\n\r\n c"), ["a b", "\n\n", "\r", "\n", " c"]);
+        assert_eq!(pieces(Splitter::Lines, "\n漢"), ["\n", "漢"]);
+    }
+
     proptest::proptest! {
         /// For every pattern and any text, nothing is lost or repeated, and no pre-token is empty.
         #[test]
         fn pieces_are_the_text(text in "\\PC{0,40}|[ \\s'a-zA-Z0-9\u{301}é漢🦀.\r\n/]{0,40}") {
-            for (name, pre) in NAMES {
+            for (name, pre) in NAMES.into_iter().chain([("lines", plain(Splitter::Lines))]) {
                 let pieces = pieces(pre.splitter, &text);
                 proptest::prop_assert!(pieces.iter().all(|piece| !piece.is_empty()), "{name}");
                 proptest::prop_assert_eq!(pieces.concat(), text.as_str(), "{}", name);
