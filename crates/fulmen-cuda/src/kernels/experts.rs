@@ -1,8 +1,8 @@
 //! Matmuls by expert id: which kernels run a call.
 //!
 //! A GEMV reads the experts of each row (`expert_gemv.cu`) for up to [`GEMV_ROWS`] rows, as long as there are
-//! not more pairs of a row and one of its experts than experts. Otherwise the pairs are grouped by expert,
-//! and each group is a GEMM (`expert_gemm.cu`). What neither has a kernel for runs in f32, pair by pair
+//! not more than two pairs of a row and one of its experts for each expert. Otherwise the pairs are grouped
+//! by expert, and each group is a GEMM (`expert_gemm.cu`). What neither has a kernel for runs in f32, pair by pair
 //! (`expert_generic.cu`).
 
 use fulmen_core::{ActivationForm, ExpertDownCall, ExpertGateUpCall, WeightArg};
@@ -20,9 +20,9 @@ const SWIGLU: u32 = 0;
 const GEGLU: u32 = 1;
 const CLAMPED_SWIGLU: u32 = 2;
 
-/// Whether the GEMV runs so many rows: not where most experts would be read for several of them.
+/// Whether the GEMV runs so many rows: not where most experts would be read for more than two of them.
 fn takes_gemv(m: u32, top: u32, n_experts: u32, batch_invariant: bool) -> bool {
-    m <= GEMV_ROWS && (m <= 2 || m * top <= n_experts) && !batch_invariant
+    m <= GEMV_ROWS && (m <= 2 || m * top <= 2 * n_experts) && !batch_invariant
 }
 
 kernel_args! {
