@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fulmen_engine::{
-    Engine, EngineError, EngineOptions, Event, Model, ModelSampling, Request, RequestHandle, Sampling,
-    SamplingParams, Stats,
+    Engine, EngineError, EngineOptions, Event, Model, ModelSampling, Pooling, Request, RequestHandle,
+    Sampling, SamplingParams, Stats,
 };
 use fulmen_model::ModelError;
 use fulmen_model::summary::Summary;
@@ -120,54 +120,9 @@ fn info(model: &Model, device: &str) -> ModelInfo {
     }
 }
 
-/// How the hidden states of a text become its embedding, with the number in model files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pooling {
-    Mean = 1,
-    First = 2,
-    Last = 3,
-}
-
-impl Pooling {
-    /// The pooling that a file names; the last token without a name. `None` for a model that gives states
-    /// without pooling, or ranks.
-    fn of_file(number: Option<u64>) -> Option<Pooling> {
-        match number {
-            None => Some(Pooling::Last),
-            Some(number) => {
-                [Pooling::Mean, Pooling::First, Pooling::Last].into_iter().find(|p| *p as u64 == number)
-            }
-        }
-    }
-
-    /// Pools the hidden states of tokens. `hidden` appends tokens to a sequence and gives the state of the
-    /// last one. Attention is causal, so the states of a beginning do not depend on what follows.
-    fn pool<E>(
-        self,
-        tokens: &[u32],
-        mut hidden: impl FnMut(&[u32]) -> Result<Vec<f32>, E>,
-    ) -> Result<Vec<f32>, E> {
-        match self {
-            Pooling::Last => hidden(tokens),
-            Pooling::First => hidden(&tokens[..tokens.len().min(1)]),
-            Pooling::Mean => {
-                let mut sum: Vec<f64> = Vec::new();
-                for token in tokens {
-                    let state = hidden(std::slice::from_ref(token))?;
-                    sum.resize(state.len(), 0.0);
-                    sum.iter_mut().zip(&state).for_each(|(sum, value)| *sum += f64::from(*value));
-                }
-                let count = tokens.len().max(1) as f64;
-                Ok(sum.into_iter().map(|value| (value / count) as f32).collect())
-            }
-        }
-    }
-}
-
 /// Embeddings, pooled as the model's file says.
 fn embedder(model: &Model) -> Option<Embedder> {
-    let key = format!("{}.pooling_type", model.config().architecture);
-    let pooling = Pooling::of_file(model.source().metadata().opt_u64(&key).ok()?)?;
+    let pooling = model.pooling().ok()?;
     if pooling == Pooling::Last {
         return Some(Embedder::LastToken);
     }
@@ -175,9 +130,7 @@ fn embedder(model: &Model) -> Option<Embedder> {
     Some(Embedder::Function(Box::new(move |tokens| {
         let context = tokens.len().try_into().unwrap_or(u32::MAX);
         let options = fulmen_engine::SessionOptions { context, ..*model.session_options() };
-        let pooled = model
-            .session_with(options)
-            .and_then(|mut session| pooling.pool(tokens, |tokens| session.hidden(0, tokens)));
+        let pooled = model.session_with(options).and_then(|mut session| session.embed(0, tokens, pooling));
         pooled.map_err(|error| EmbedError::Failed(error.to_string()))
     })))
 }
@@ -240,31 +193,5 @@ impl ServedModel for EngineModel {
 
     fn stats(&self) -> Stats {
         self.engine.stats()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn states_are_pooled_as_the_file_says() {
-        let pool = |number: Option<u64>, tokens: &[u32]| {
-            let mut seen: Vec<u32> = Vec::new();
-            // The state of a token is its number, and how many there are so far.
-            let hidden = |tokens: &[u32]| -> Result<Vec<f32>, ()> {
-                seen.extend_from_slice(tokens);
-                Ok(vec![*seen.last().unwrap() as f32, seen.len() as f32])
-            };
-            Pooling::of_file(number).map(|pooling| pooling.pool(tokens, hidden).unwrap())
-        };
-        let tokens = [5, 1, 3];
-        assert_eq!(pool(None, &tokens), Some(vec![3.0, 3.0]));
-        assert_eq!(pool(Some(1), &tokens), Some(vec![3.0, 2.0]));
-        assert_eq!(pool(Some(2), &tokens), Some(vec![5.0, 1.0]));
-        assert_eq!(pool(Some(3), &tokens), Some(vec![3.0, 3.0]));
-        for number in [0, 4, 99] {
-            assert_eq!(pool(Some(number), &tokens), None);
-        }
     }
 }

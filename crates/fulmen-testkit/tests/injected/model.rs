@@ -16,7 +16,8 @@ use crate::fail_each;
 use crate::source::FailingSource;
 
 fn source(preset: &str, types: &str, injector: &Injector) -> Arc<dyn ModelSource> {
-    let shape = ModelShape {
+    let shape = ModelShape::preset(preset).unwrap();
+    let plain = ModelShape {
         layers: 2,
         embedding: 64,
         heads: 2,
@@ -24,8 +25,12 @@ fn source(preset: &str, types: &str, injector: &Injector) -> Arc<dyn ModelSource
         head_size: 32,
         feed_forward: 96,
         vocabulary: 300,
-        ..ModelShape::preset(preset).unwrap()
+        ..shape
     };
+    // Experts and windows have sizes of their own. Models with a recurrent state are left out: after a fault
+    // they run decoded tokens again as a prompt, which rounds differently.
+    let is_plain = matches!(shape.architecture, "llama" | "qwen2" | "qwen3");
+    let shape = if is_plain { plain } else { shape };
     let file = Synth::new(shape, types.parse().unwrap(), 1).file().unwrap();
     Arc::new(FailingSource { inner: Box::new(file), injector: injector.clone() })
 }
@@ -127,9 +132,12 @@ fn the_processor() {
         ("tiny-qwen3", "q5_0", DType::F16),
         ("tiny-llama", "f16", DType::F32),
         ("tiny-qwen3", "q8_0", DType::Q8_0),
+        ("tiny-qwen3moe", "q8_0", DType::F16),
+        ("tiny-gpt-oss", "f16", DType::Q8_0),
+        ("tiny-gemma3", "q8_0", DType::F32),
     ]
     .into_iter()
-    .take(if full { 8 } else { 3 })
+    .take(if full { 11 } else { 3 })
     {
         let injector = Injector::default();
         let source = source(preset, types, &injector);
