@@ -14,10 +14,25 @@ static FILES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 pub struct Unfinished(PathBuf);
 
 impl Unfinished {
-    /// Registers a file.
+    /// Registers a file, before it is created.
     pub fn new(path: &Path) -> Unfinished {
         FILES.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
         Unfinished(path.to_owned())
+    }
+
+    /// Creates a file whose name is known only then, and registers it: no [`remove_all`] comes between.
+    ///
+    /// # Errors
+    /// That of `create`.
+    pub fn create<T, E>(
+        create: impl FnOnce() -> Result<T, E>,
+        path: impl FnOnce(&T) -> &Path,
+    ) -> Result<(T, Unfinished), E> {
+        let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = create()?;
+        let path = path(&file).to_owned();
+        files.push(path.clone());
+        Ok((file, Unfinished(path)))
     }
 }
 
@@ -54,6 +69,14 @@ mod tests {
         drop(first);
         assert_eq!(*FILES.lock().unwrap(), [b]);
         drop(second);
+        assert!(FILES.lock().unwrap().is_empty());
+        let is_locked = || FILES.try_lock().is_err();
+        let created: Result<_, ()> = Unfinished::create(|| Ok((is_locked(), a)), |(_, path)| *path);
+        let ((locked, _), third) = created.unwrap();
+        assert!(locked, "nobody can remove files between creation and registration");
+        assert_eq!(*FILES.lock().unwrap(), [a]);
+        drop(third);
+        assert_eq!(Unfinished::create(|| Err(5), |path: &&Path| *path).unwrap_err(), 5);
         assert!(FILES.lock().unwrap().is_empty());
     }
 }

@@ -231,8 +231,8 @@ impl NewFile {
         #[cfg(unix)]
         builder.permissions(permissions);
         // Only the kind: the full error contains the temporary name, which means nothing to the user.
-        let file = builder.tempfile_in(folder).map_err(|error| failed(error.kind().into()))?;
-        let unfinished = Unfinished::new(file.path());
+        let (file, unfinished) = Unfinished::create(|| builder.tempfile_in(folder), |file| file.path())
+            .map_err(|error| failed(error.kind().into()))?;
         let file = BufWriter::with_capacity(1 << 20, file);
         Ok(NewFile { file, unfinished, path: path.to_owned(), replace })
     }
