@@ -7,24 +7,12 @@ mod golden;
 use fulmen_core::DType;
 use fulmen_cpu::CpuDispatcher;
 
-use golden::{close, goldens, load, prompt};
+use golden::{close, compare_chunks, goldens, load, prompt};
 
 #[test]
 fn logits_are_those_of_llama_cpp() {
     for golden in goldens() {
-        let prompt = prompt(golden.length);
-        // In one chunk, in chunks of an odd size, and the last tokens one at a time, beside another sequence.
-        for (chunk, alone) in [(0, 0), (37, 0), (0, 7)] {
-            let device = Box::new(CpuDispatcher::with_threads(2));
-            let mut session = load(&golden, device, DType::F32, chunk).session().unwrap();
-            let (whole, single) = prompt.split_at(prompt.len().saturating_sub(alone).max(1));
-            let mut got = session.logits(1, whole).unwrap();
-            for (at, token) in single.iter().enumerate() {
-                session.logits(0, &[at as u32]).unwrap();
-                got = session.logits(1, &[*token]).unwrap();
-            }
-            close(&got, &golden, 1e-6, &format!("chunk {chunk}, {alone} alone"));
-        }
+        compare_chunks(&golden, || Box::new(CpuDispatcher::with_threads(2)));
     }
 }
 

@@ -2,32 +2,19 @@
 
 use std::sync::Arc;
 
-use fulmen_core::DType;
 use fulmen_cpu::CpuDispatcher;
 use fulmen_engine::{LoadOptions, Model, Session, SessionOptions};
 use fulmen_model::synth::{ModelShape, Synth};
 
 use crate::gpu;
 use crate::greedy::{compare, nmse};
-use crate::llama_cpp::{close, goldens, load, prompt};
+use crate::llama_cpp::{compare_chunks, goldens};
 
 #[test]
 fn logits_are_those_of_llama_cpp() {
     let Some(gpu) = gpu() else { return };
     for golden in goldens() {
-        let prompt = prompt(golden.length);
-        // In one chunk, in chunks of an odd size, and the last tokens one at a time, beside another sequence.
-        for (chunk, alone) in [(0, 0), (37, 0), (0, 7)] {
-            let model = load(&golden, Box::new(gpu.dispatcher()), DType::F32, chunk);
-            let mut session = model.session().unwrap();
-            let (whole, single) = prompt.split_at(prompt.len().saturating_sub(alone).max(1));
-            let mut got = session.logits(1, whole).unwrap();
-            for (at, token) in single.iter().enumerate() {
-                session.logits(0, &[at as u32]).unwrap();
-                got = session.logits(1, &[*token]).unwrap();
-            }
-            close(&got, &golden, 1e-6, &format!("chunk {chunk}, {alone} alone"));
-        }
+        compare_chunks(&golden, || Box::new(gpu.dispatcher()));
     }
 }
 

@@ -71,10 +71,9 @@ const MAX_ROWS: u32 = 2048;
 /// two tokens of a sequence: about 15 ms on an H200 with a model of 4 billion parameters.
 const PREFILL_SHARE: u32 = 5;
 
-/// Beside many decode rows, a step has up to this number of prefill rows for each of them. On an H200 with a
-/// model of 4 billion parameters and 256 sequences, 1024 prefill rows beside 256 decode rows give 16,300
-/// instead of 14,100 tokens per second; the 99th percentile of the inter-token latency is 28 instead of 26
-/// ms.
+/// Beside many decode rows, a step has up to this number of prefill rows for each of them, so that prompts of
+/// hundreds of sequences end soon and their rows fill decode steps. On an H200 with a model of 4 billion
+/// parameters and 256 sequences the 99th percentile of the inter-token latency is 28 ms (docs/results.md).
 const PREFILL_ROWS_PER_DECODE_ROW: u32 = 4;
 
 /// Bytes for KV pages of a device that does not say how many are free.

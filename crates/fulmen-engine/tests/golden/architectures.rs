@@ -55,3 +55,19 @@ pub(crate) fn close(got: &[f32], golden: &Golden, bound: f64, how: &str) {
     let Golden { preset, length, context, .. } = golden;
     assert!(error <= bound, "{preset}, {length} tokens of {context}, {how}: {error:e}");
 }
+
+/// Compares the logits of a prompt in one chunk, in chunks of an odd size, and with its last tokens one at a
+/// time, beside another sequence.
+pub(crate) fn compare_chunks(golden: &Golden, device: impl Fn() -> Box<dyn Backend + Send>) {
+    let prompt = prompt(golden.length);
+    for (chunk, alone) in [(0, 0), (37, 0), (0, 7)] {
+        let mut session = load(golden, device(), DType::F32, chunk).session().unwrap();
+        let (whole, single) = prompt.split_at(prompt.len().saturating_sub(alone).max(1));
+        let mut got = session.logits(1, whole).unwrap();
+        for (at, token) in single.iter().enumerate() {
+            session.logits(0, &[at as u32]).unwrap();
+            got = session.logits(1, &[*token]).unwrap();
+        }
+        close(&got, golden, 1e-6, &format!("chunk {chunk}, {alone} alone"));
+    }
+}
