@@ -120,6 +120,7 @@ impl Scheduler {
             return;
         };
         self.memory.cache_full_pages(tenant, tokens, *completed, pages);
+        self.memory.attach_states(id, *completed, pages, None);
     }
 
     /// Takes back the newest plan, of which nothing has run: its rows are planned again, and what it should

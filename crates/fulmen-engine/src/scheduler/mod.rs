@@ -27,6 +27,7 @@ mod plan;
 mod preemption;
 mod sequence;
 mod sharing;
+mod states;
 mod stats;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -172,6 +173,7 @@ impl Scheduler {
             planned: 0,
             completed: 0,
             prefill_end: 0,
+            computed_from: 0,
             epoch: 0,
             last_step: 0,
             cached_tokens: None,
@@ -349,8 +351,10 @@ impl Scheduler {
                 if keep_prefix {
                     let Sequence { tenant, tokens, completed, .. } = &sequence;
                     self.memory.cache_full_pages(tenant, tokens, *completed, &mut pages);
-                    self.memory.cache_last_page(tenant, tokens, *completed, &pages);
+                    let last = self.memory.cache_last_page(id, tenant, tokens, *completed, &pages);
+                    self.memory.attach_states(id, *completed, &pages, last);
                 }
+                self.memory.drop_frozen(id);
                 self.memory.release(&mut pages);
                 self.free_slots.push(slot);
             }
