@@ -7,7 +7,7 @@ use fulmen_model::ModelError;
 
 use super::logit_edits::RowEdits;
 use super::options::{EngineOptions, Slots, graph_spec};
-use super::programs::{OutputNeeds, ProgramKey, ProgramModes, out_of_memory};
+use super::programs::{OutputNeeds, ProgramKey, ProgramModes, out_of_memory, warm_up_keys};
 use super::reads::{LOG_PROBS_WIDTH, Reads};
 use super::row_arrays::row_arrays;
 use super::sampling::{RowResults, SlotSampling, refused, sampled};
@@ -45,6 +45,8 @@ pub struct ModelDevice {
     states: Option<StatePositions>,
     pub(super) pending: VecDeque<Pending>,
     launches: u64,
+    /// The programs that are made before they are needed.
+    cold: VecDeque<ProgramKey>,
     /// The devices of the other ranks, if this is that of rank 0.
     pub(super) followers: Option<Workers<ModelDevice>>,
 }
@@ -101,6 +103,7 @@ impl ModelDevice {
             states: model.config().delta_net.map(|_| StatePositions::new(slots.sequences)),
             pending: VecDeque::new(),
             launches: 0,
+            cold: VecDeque::new(),
             followers: None,
         };
         // On failure the device is dropped, which frees what was allocated.
@@ -108,8 +111,13 @@ impl ModelDevice {
             stage.allocate(model, &spec, options)?;
             if modes.batch_invariant {
                 // Not every backend can: better an error now than one of each request.
-                stage.make(model, ProgramKey::new(1, 1, 1, OutputNeeds::default()))?;
+                stage.make(model, ProgramKey::new(1, 1, 1, 1, OutputNeeds::NONE))?;
             }
+        }
+        // Other devices capture at the first use, and ranks capture together.
+        let warm = options.warm_up && model.followers().is_none();
+        if warm && !device.stages.iter().any(|stage| stage.captures_for_free(model)) {
+            device.cold = warm_up_keys(config).into();
         }
         Ok(device)
     }
@@ -117,6 +125,11 @@ impl ModelDevice {
     /// Bytes of the KV pages of all layers; of several ranks, on rank 0.
     pub fn cache_bytes(&self) -> u64 {
         self.stages.iter().map(DeviceStage::cache_bytes).sum()
+    }
+
+    /// Programs that were made so far, on all devices of this rank. One that a step needs delays that step.
+    pub fn programs_made(&self) -> u64 {
+        self.stages.iter().map(DeviceStage::programs_made).sum()
     }
 
     /// What is wrong with a plan that this device cannot run.
@@ -186,7 +199,7 @@ impl ModelDevice {
             // Decode rows run by the same kernels with chunks and without.
             chunks = chunks.max(1);
         }
-        let key = ProgramKey::new(plan.bucket, chunks, outputs, needs);
+        let key = ProgramKey::new(plan.bucket, chunks, outputs, self.slots.sequences, needs);
         let model = self.model.clone();
         // First what needs memory, so that nothing has run if there is none.
         for stage in &mut self.stages {
@@ -377,6 +390,18 @@ impl StepDevice for ModelDevice {
                 self.wait(ticket).map(Some)
             }
         }
+    }
+
+    /// Makes and captures a program. If one cannot be made, a step that needs it reports why.
+    fn warm_up(&mut self) -> Result<bool, DeviceLost> {
+        let Some(key) = self.cold.pop_front() else { return Ok(false) };
+        let ModelDevice { model, stages, cold, .. } = self;
+        let warmed = stages.iter_mut().map(|stage| stage.warm_up(model, key));
+        let warmed: Result<Vec<bool>, ModelError> = warmed.collect();
+        if !warmed.is_ok_and(|captured| captured.contains(&true)) {
+            cold.clear();
+        }
+        Ok(!cold.is_empty())
     }
 }
 

@@ -171,6 +171,22 @@ impl DeviceStage {
         model.with_stage(self.number, |device| self.programs.make(model, device, key))
     }
 
+    /// Makes and captures the program of a step before its first use. `false` if the device captures nothing.
+    pub(super) fn warm_up(&mut self, model: &Model, key: ProgramKey) -> Result<bool, ModelError> {
+        let key = self.programs.key(key);
+        model.with_stage(self.number, |device| self.programs.warm_up(model, device, key))
+    }
+
+    /// Whether the device captures programs at their first use.
+    pub(super) fn captures_for_free(&self, model: &Model) -> bool {
+        model.with_stage(self.number, |device| device.captures_for_free())
+    }
+
+    /// Programs that were made so far.
+    pub(super) fn programs_made(&self) -> u64 {
+        self.programs.made_so_far()
+    }
+
     /// Adds drawn tokens to the history of a stage that has not drawn them. A row that drew none has failed:
     /// what it would embed next does not matter, but must be a token, also for the penalties of the last
     /// stage.
