@@ -45,6 +45,8 @@ pub struct ModelDevice {
     states: Option<StatePositions>,
     pub(super) pending: VecDeque<Pending>,
     launches: u64,
+    /// Whether the last launch failed on a rank: the next one gets its transfers again.
+    pub(super) launch_failed: bool,
     /// The programs that are made before they are needed.
     cold: VecDeque<ProgramKey>,
     /// The devices of the other ranks, if this is that of rank 0.
@@ -103,6 +105,7 @@ impl ModelDevice {
             states: model.config().delta_net.map(|_| StatePositions::new(slots.sequences)),
             pending: VecDeque::new(),
             launches: 0,
+            launch_failed: false,
             cold: VecDeque::new(),
             followers: None,
         };
@@ -180,7 +183,11 @@ impl ModelDevice {
         rows.iter().any(|row| row.mask.is_some() || !row.biases.is_empty()).then_some(rows)
     }
 
-    pub(super) fn start(&mut self, plan: &StepPlan) -> Result<Pending, ModelError> {
+    /// Starts a step. `again`: the last launch failed on this rank or another, and its transfers come again.
+    pub(super) fn start(&mut self, plan: &StepPlan, again: bool) -> Result<Pending, ModelError> {
+        if !again {
+            self.stages.iter_mut().for_each(DeviceStage::new_transfers);
+        }
         for setup in &plan.prologue.slots {
             if let Some(slot) = self.sampling.get_mut(setup.slot as usize) {
                 *slot = SlotSampling::new(&setup.sampling, self.vocabulary);
@@ -210,7 +217,6 @@ impl ModelDevice {
             stage.run_prologue(&model, &plan.prologue)?;
         }
         let reads = self.run(plan, key, edits)?;
-        self.stages.iter_mut().for_each(DeviceStage::launched);
         self.launches += 1;
         let places = plan.logits.iter().filter_map(|logits| plan.rows.get(logits.row));
         let last = self.context.saturating_sub(1);

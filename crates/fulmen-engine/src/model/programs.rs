@@ -106,7 +106,7 @@ impl ProgramKey {
 /// 1, 4, 16, …: the first that is not below `wanted`.
 fn next_power_of_four(wanted: u32) -> u32 {
     let power = wanted.next_power_of_two();
-    if power.trailing_zeros() % 2 == 0 { power } else { power.saturating_mul(2) }
+    if power.trailing_zeros().is_multiple_of(2) { power } else { power.saturating_mul(2) }
 }
 
 /// The programs of steps with greedy or plainly sampled rows, those that single requests need first, and of

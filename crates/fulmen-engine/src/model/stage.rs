@@ -59,7 +59,7 @@ pub(super) struct DeviceStage {
     host: HostPages,
     edits: EditBuffers,
     programs: Programs,
-    /// Transfers of a failed launch that have run, so that the next launch, which gets them again, leaves
+    /// Transfers of the last launch that have run: if it failed, the next one, which gets them again, leaves
     /// them out.
     transferred: usize,
 }
@@ -273,8 +273,8 @@ impl DeviceStage {
         self.table
     }
 
-    /// The step was launched with its prologue.
-    pub(super) fn launched(&mut self) {
+    /// None of the transfers of the next step has run before.
+    pub(super) fn new_transfers(&mut self) {
         self.transferred = 0;
     }
 
