@@ -30,6 +30,12 @@ pub trait StepDevice {
     fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, DeviceLost> {
         self.wait(ticket).map(Some)
     }
+
+    /// Prepares something that a later step would otherwise wait for, such as the program of a bucket.
+    /// `false` if nothing is left. Called while no step is in flight and nothing else is to do.
+    fn warm_up(&mut self) -> Result<bool, DeviceLost> {
+        Ok(false)
+    }
 }
 
 impl<D: StepDevice + ?Sized> StepDevice for Box<D> {
@@ -43,6 +49,10 @@ impl<D: StepDevice + ?Sized> StepDevice for Box<D> {
 
     fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, DeviceLost> {
         (**self).poll(ticket)
+    }
+
+    fn warm_up(&mut self) -> Result<bool, DeviceLost> {
+        (**self).warm_up()
     }
 }
 
@@ -160,6 +170,16 @@ impl<D: StepDevice> Driver<D> {
             self.complete(output);
         }
         self.progress()
+    }
+
+    /// Lets an idle device prepare something that a later step would wait for. `false` if it is not idle, or
+    /// if nothing is left to prepare.
+    pub fn warm_up(&mut self) -> bool {
+        let Some(device) = self.device.as_mut().filter(|_| self.tickets.is_empty()) else { return false };
+        survive(|| device.warm_up()).unwrap_or_else(|DeviceLost(reason)| {
+            self.lose(reason);
+            false
+        })
     }
 
     /// Waits for all steps in flight.

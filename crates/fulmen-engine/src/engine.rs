@@ -217,7 +217,9 @@ impl Worker {
             if idle && self.ending.is_some() {
                 break;
             }
-            self.take_commands(idle);
+            // An idle device prepares for requests to come, a part at a time.
+            let wait = idle && !self.driver.warm_up();
+            self.take_commands(wait);
         }
         self.driver.settle();
         self.driver.scheduler().counted_back()?;

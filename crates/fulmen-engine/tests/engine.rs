@@ -2,6 +2,7 @@
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -198,6 +199,59 @@ fn timeouts_and_waits_are_bounded() {
         RequestError::DeadlineExceeded { timeout: Duration::from_millis(30), generated: tokens.len() };
     assert_eq!(error, Some(expected_error));
     assert_eq!(collect(other).0, expected(&request(2, 50)));
+}
+
+/// A device with parts to prepare, the last of which may panic.
+struct Cold {
+    device: MockDevice,
+    left: Arc<AtomicU32>,
+    panics: bool,
+}
+
+impl StepDevice for Cold {
+    fn launch(&mut self, plan: &StepPlan) -> Result<Ticket, LaunchError> {
+        self.device.launch(plan)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<StepOutput, DeviceLost> {
+        self.device.wait(ticket)
+    }
+
+    fn warm_up(&mut self) -> Result<bool, DeviceLost> {
+        std::thread::sleep(Duration::from_millis(2));
+        let left = self.left.fetch_sub(1, Ordering::Relaxed) - 1;
+        assert!(left > 0 || !self.panics, "the last part is missing");
+        Ok(left > 0)
+    }
+}
+
+#[test]
+fn an_idle_engine_warms_its_device_up_and_lets_nobody_wait() {
+    let left = Arc::new(AtomicU32::new(20));
+    let cold =
+        |panics| Box::new(Cold { device: MockDevice::new(&config()), left: Arc::clone(&left), panics });
+    let engine = Engine::start(config(), cold(false)).unwrap();
+    for seed in 0..5 {
+        assert_eq!(collect(engine.submit(request(seed, 20))), (expected(&request(seed, 20)), None));
+    }
+    let began = Instant::now();
+    while left.load(Ordering::Relaxed) > 0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "{left:?} parts are left");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Then it sleeps: nothing is prepared twice.
+    std::thread::sleep(Duration::from_millis(10));
+    assert_eq!(left.load(Ordering::Relaxed), 0);
+    engine.shutdown(Shutdown::Drain).unwrap();
+
+    left.store(3, Ordering::Relaxed);
+    let engine = Engine::start(config(), cold(true)).unwrap();
+    while left.load(Ordering::Relaxed) > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (_, error) = collect(engine.submit(request(1, 20)));
+    let Some(RequestError::DeviceLost { reason }) = error else { panic!("{error:?}") };
+    assert!(reason.contains("the last part is missing"), "{reason}");
 }
 
 #[test]

@@ -105,6 +105,8 @@ pub struct EngineTimes {
     pub steps: u64,
     /// Rows per step.
     pub rows_per_step: f64,
+    /// Programs that steps had to wait for, because none had been made before.
+    pub programs_made: u64,
     /// Tokens per second of a prefill alone, by which the bound is computed.
     pub prefill_tokens_per_second: Option<f64>,
     /// A decode step alone of as many sequences in the middle of the output, by which the bound is computed.
@@ -238,14 +240,21 @@ impl<'a> Load<'a> {
     }
 
     fn measure(mut self) -> Result<EngineTimes, BenchError> {
-        // The programs of all row counts that occur are made and captured.
+        // The programs of all row counts that occur are made and captured, as by an idle engine; so are those
+        // of devices that make them at the first use.
+        while self.driver.warm_up() {}
         for _ in 0..2 {
             self.run(self.concurrency.min(self.requests), self.options.output.min(8), None)?;
         }
-        let before = self.driver.scheduler().stats();
+        let (before, made) = (self.driver.scheduler().stats(), self.programs_made());
         let seen = self.run(self.requests, self.options.output, Some(self.options.rate))?;
         let after = self.driver.scheduler().stats();
-        Ok(self.report(&seen, &before, &after))
+        let times = self.report(&seen, &before, &after);
+        Ok(EngineTimes { programs_made: self.programs_made() - made, ..times })
+    }
+
+    fn programs_made(&self) -> u64 {
+        self.driver.device().map_or(0, ModelDevice::programs_made)
     }
 
     fn report(&self, seen: &Seen, before: &Stats, after: &Stats) -> EngineTimes {
@@ -274,6 +283,7 @@ impl<'a> Load<'a> {
             preemptions: preempted(after) - preempted(before),
             steps,
             rows_per_step: rows as f64 / steps.max(1) as f64,
+            programs_made: 0,
             prefill_tokens_per_second: None,
             decode_step_us: None,
             bound_seconds: None,

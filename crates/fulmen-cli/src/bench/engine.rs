@@ -203,6 +203,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchCommandError> {
 const BOUND: &str = "\
 TTFT, ITL: time to first token and inter-token latency in ms (p50 / p95 / p99)
 of bound: % of the speed of the prompts at the rate of a prefill alone, then decode steps alone
+programs: how many steps waited for a program of their size to be made
 inactive: what inactive rows add to a decode step, of the bucket with most of them (limit: 5 %)
 ";
 
@@ -218,6 +219,7 @@ fn table(tests: &[EngineTimes]) -> String {
             format!("{:.1}", test.rows_per_step),
             format!("{} of {}", test.pages_used, test.pages),
             test.preemptions.to_string(),
+            test.programs_made.to_string(),
             test.share_of_bound.map_or(String::new(), percent),
             test.inactive_rows.map_or(String::new(), |rows| {
                 format!("{:+.1} % ({} in {})", 100.0 * rows.cost, rows.active, rows.bucket)
@@ -234,6 +236,7 @@ fn table(tests: &[EngineTimes]) -> String {
         "rows per step",
         "pages",
         "preempted",
+        "programs",
         "of bound",
         "inactive",
     ];

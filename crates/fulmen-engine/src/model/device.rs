@@ -8,7 +8,7 @@ use fulmen_model::arch::Config;
 
 use super::logit_edits::RowEdits;
 use super::options::{EngineOptions, Slots, graph_spec};
-use super::programs::{OutputNeeds, ProgramKey, ProgramModes, out_of_memory};
+use super::programs::{OutputNeeds, ProgramKey, ProgramModes, out_of_memory, warm_up_keys};
 use super::reads::{LOG_PROBS_WIDTH, Reads};
 use super::row_arrays::row_arrays;
 use super::sampling::{RowResults, SlotSampling, refused, sampled};
@@ -49,6 +49,10 @@ pub struct ModelDevice {
     states: Option<StatePositions>,
     pub(super) pending: VecDeque<Pending>,
     launches: u64,
+    /// Whether the last launch failed on a rank: the next one gets its transfers again.
+    pub(super) launch_failed: bool,
+    /// The programs that are made before they are needed.
+    cold: VecDeque<ProgramKey>,
     /// The devices of the other ranks, if this is that of rank 0.
     pub(super) followers: Option<Workers<ModelDevice>>,
 }
@@ -103,6 +107,8 @@ impl ModelDevice {
             states: model.config().delta_net.map(|_| StatePositions::new(slots.sequences, states)),
             pending: VecDeque::new(),
             launches: 0,
+            launch_failed: false,
+            cold: VecDeque::new(),
             followers: None,
         };
         // On failure the device is dropped, which frees what was allocated.
@@ -110,8 +116,13 @@ impl ModelDevice {
             stage.allocate(model, &spec, options)?;
             if modes.batch_invariant {
                 // Not every backend can: better an error now than one of each request.
-                stage.make(model, ProgramKey::new(1, 1, 1, OutputNeeds::default()))?;
+                stage.make(model, ProgramKey::new(1, 1, 1, 1, OutputNeeds::NONE))?;
             }
+        }
+        // Other devices capture at the first use, and ranks capture together.
+        let warm = options.warm_up && model.followers().is_none();
+        if warm && !device.stages.iter().any(|stage| stage.captures_for_free(model)) {
+            device.cold = warm_up_keys(config).into();
         }
         Ok(device)
     }
@@ -119,6 +130,11 @@ impl ModelDevice {
     /// Bytes of the KV pages of all layers; of several ranks, on rank 0.
     pub fn cache_bytes(&self) -> u64 {
         self.stages.iter().map(DeviceStage::cache_bytes).sum()
+    }
+
+    /// Programs that were made so far, on all devices of this rank. One that a step needs delays that step.
+    pub fn programs_made(&self) -> u64 {
+        self.stages.iter().map(DeviceStage::programs_made).sum()
     }
 
     /// What is wrong with a plan that this device cannot run.
@@ -169,7 +185,11 @@ impl ModelDevice {
         rows.iter().any(|row| row.mask.is_some() || !row.biases.is_empty()).then_some(rows)
     }
 
-    pub(super) fn start(&mut self, plan: &StepPlan) -> Result<Pending, ModelError> {
+    /// Starts a step. `again`: the last launch failed on this rank or another, and its transfers come again.
+    pub(super) fn start(&mut self, plan: &StepPlan, again: bool) -> Result<Pending, ModelError> {
+        if !again {
+            self.stages.iter_mut().for_each(DeviceStage::new_transfers);
+        }
         for setup in &plan.prologue.slots {
             if let Some(slot) = self.sampling.get_mut(setup.slot as usize) {
                 *slot = SlotSampling::new(&setup.sampling, self.vocabulary);
@@ -188,7 +208,7 @@ impl ModelDevice {
             // Decode rows run by the same kernels with chunks and without.
             chunks = chunks.max(1);
         }
-        let key = ProgramKey::new(plan.bucket, chunks, outputs, needs);
+        let key = ProgramKey::new(plan.bucket, chunks, outputs, self.slots.sequences, needs);
         let model = self.model.clone();
         // First what needs memory, so that nothing has run if there is none.
         for stage in &mut self.stages {
@@ -204,7 +224,6 @@ impl ModelDevice {
             }
         }
         let reads = self.run(plan, key, edits)?;
-        self.stages.iter_mut().for_each(DeviceStage::launched);
         self.launches += 1;
         let places = plan.logits.iter().filter_map(|logits| plan.rows.get(logits.row));
         let last = self.context.saturating_sub(1);
@@ -398,6 +417,18 @@ impl StepDevice for ModelDevice {
                 self.wait(ticket).map(Some)
             }
         }
+    }
+
+    /// Makes and captures a program. If one cannot be made, a step that needs it reports why.
+    fn warm_up(&mut self) -> Result<bool, DeviceLost> {
+        let Some(key) = self.cold.pop_front() else { return Ok(false) };
+        let ModelDevice { model, stages, cold, .. } = self;
+        let warmed = stages.iter_mut().map(|stage| stage.warm_up(model, key));
+        let warmed: Result<Vec<bool>, ModelError> = warmed.collect();
+        if !warmed.is_ok_and(|captured| captured.contains(&true)) {
+            cold.clear();
+        }
+        Ok(!cold.is_empty())
     }
 }
 

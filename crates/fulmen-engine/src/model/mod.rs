@@ -11,8 +11,8 @@
 //!   draws. So a step needs no token from the host, and the next one can be launched before this one is read.
 //! - **Inactive rows** belong to a slot of their own behind the others, which has one page: they compute
 //!   something that nobody reads.
-//! - **Programs** are made when a bucket is first used, share one arena, and are captured where the device
-//!   can. What describes the rows is one block of memory, written by one upload.
+//! - **Programs** are made when a bucket is first used, or before by an idle engine, share one arena, and are
+//!   captured where the device can. What describes the rows is one block of memory, written by one upload.
 //! - **Several devices** run the rows of a step one after the other, each its own layers, with KV pages of
 //!   its own under the same page numbers. Hidden states go from one to the next, and the drawn tokens back to
 //!   the first, so that a step is launched when the tokens of the one before are there.

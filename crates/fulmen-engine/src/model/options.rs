@@ -42,6 +42,9 @@ pub struct EngineOptions {
     pub batch_invariant: bool,
     /// The largest number of waiting requests.
     pub queue_limit: usize,
+    /// Whether an idle engine makes and captures the programs of steps to come, where capturing takes time
+    /// (CUDA), so that no request waits for it.
+    pub warm_up: bool,
     /// Whether steps are launched op by op even if the device can replay a captured program.
     pub eager: bool,
 }
@@ -61,6 +64,7 @@ impl Default for EngineOptions {
             host_memory: 0,
             batch_invariant: false,
             queue_limit: 4096,
+            warm_up: true,
             eager: false,
         }
     }
@@ -355,7 +359,7 @@ pub(super) fn pool(config: &Config, cache: DType, stage: Stage) -> Result<KvPool
 
 /// Row counts that programs are made for: four in each power of two, so that at most a fifth of the rows of a
 /// step is inactive, and the largest.
-fn buckets(max_rows: u32) -> Vec<u32> {
+pub(super) fn buckets(max_rows: u32) -> Vec<u32> {
     let mut buckets: Vec<u32> = (1..8).collect();
     let mut base = 8u32;
     while base < max_rows {

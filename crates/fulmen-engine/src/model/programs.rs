@@ -9,9 +9,10 @@ use fulmen_model::arch::{Beside, GraphSpec, Results, Stage, Step, names};
 
 use super::row_block::RowBlock;
 use crate::Model;
+use crate::scheduler::SchedulerConfig;
 
-/// Programs that are kept; the least recently used is dropped first.
-const MAX_PROGRAMS: usize = 96;
+/// Programs that are kept; the least recently used is dropped first. More than [`warm_up_keys`] has.
+const MAX_PROGRAMS: usize = 256;
 
 /// A program is captured when it is used for this time, unless capturing costs nothing.
 const CAPTURE_AT: u64 = 2;
@@ -36,7 +37,7 @@ pub(super) struct ProgramKey {
 }
 
 /// What the output rows of a step need.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct OutputNeeds {
     pub(super) penalize: bool,
     pub(super) edited: bool,
@@ -47,28 +48,46 @@ pub(super) struct OutputNeeds {
 impl OutputNeeds {
     /// Everything: what takes the most memory.
     const ALL: OutputNeeds = OutputNeeds { penalize: true, edited: true, log_probs: true, hidden: true };
+    pub(super) const NONE: OutputNeeds =
+        OutputNeeds { penalize: false, edited: false, log_probs: false, hidden: false };
+    /// One thing at a time.
+    const ONE_EACH: [OutputNeeds; 4] = [
+        OutputNeeds { penalize: true, ..OutputNeeds::NONE },
+        OutputNeeds { edited: true, ..OutputNeeds::NONE },
+        OutputNeeds { log_probs: true, ..OutputNeeds::NONE },
+        OutputNeeds { hidden: true, ..OutputNeeds::NONE },
+    ];
 }
 
 impl ProgramKey {
-    /// The program for `rows` rows, `chunks` of them prefill chunks, of which `outputs` have results: at most
-    /// twice as many output rows.
-    pub(super) fn new(rows: u32, chunks: u32, outputs: u32, needs: OutputNeeds) -> ProgramKey {
+    /// The program for `rows` rows with `chunks` prefill chunks, of which `outputs` have results; no step has
+    /// more than `max_outputs`. Decode rows alone have an output row each. A step with prefill chunks takes
+    /// longer than its output rows, so that few programs are better than few rows: powers of four.
+    pub(super) fn new(
+        rows: u32,
+        chunks: u32,
+        outputs: u32,
+        max_outputs: u32,
+        needs: OutputNeeds,
+    ) -> ProgramKey {
+        let rounded = match (outputs, chunks) {
+            (0, _) => 0,
+            (wanted, 0) => wanted.next_power_of_two(),
+            (wanted, _) => next_power_of_four(wanted),
+        };
         let chunks = match chunks {
             0 => 0,
             1..=FEW_CHUNKS => FEW_CHUNKS.min(rows),
             _ => rows,
         };
-        let outputs = match outputs {
-            0 => 0,
-            wanted => wanted.next_power_of_two().min(rows),
-        };
-        let needs = if outputs > 0 { needs } else { OutputNeeds::default() };
+        let outputs = rounded.min(rows).min(max_outputs.max(outputs));
+        let needs = if outputs > 0 { needs } else { OutputNeeds::NONE };
         ProgramKey::exactly(rows, chunks, outputs, needs)
     }
 
     /// The key of a program without results: that of a stage that does not end with the last layer.
     fn without_outputs(self) -> ProgramKey {
-        ProgramKey::exactly(self.rows, self.chunks, 0, OutputNeeds::default())
+        ProgramKey::exactly(self.rows, self.chunks, 0, OutputNeeds::NONE)
     }
 
     fn exactly(rows: u32, chunks: u32, outputs: u32, needs: OutputNeeds) -> ProgramKey {
@@ -82,6 +101,47 @@ impl ProgramKey {
         let results = (outputs > 0).then_some((outputs, Results::Draw { penalize, mask, beside }));
         Step::Mixed { rows, chunks, results }
     }
+}
+
+/// 1, 4, 16, …: the first that is not below `wanted`.
+fn next_power_of_four(wanted: u32) -> u32 {
+    let power = wanted.next_power_of_two();
+    if power.trailing_zeros().is_multiple_of(2) { power } else { power.saturating_mul(2) }
+}
+
+/// The programs of steps with greedy or plainly sampled rows, those that single requests need first, and of
+/// some steps with each of the other needs, so that their kernels are there.
+pub(super) fn warm_up_keys(config: &SchedulerConfig) -> Vec<ProgramKey> {
+    let (buckets, sequences) = (&config.buckets, config.max_sequences);
+    let mut keys = Vec::new();
+    let mut add = |rows: u32, chunks: u32, outputs: u32, needs: OutputNeeds| {
+        let chunks = if config.batch_invariant { 1 } else { chunks };
+        let key = ProgramKey::new(rows, chunks, outputs, sequences, needs);
+        if outputs <= rows && !keys.contains(&key) {
+            keys.push(key);
+        }
+    };
+    let decode = buckets.iter().take_while(|&&rows| rows < config.bucket(sequences));
+    let decode: Vec<u32> = decode.copied().chain([config.bucket(sequences)]).collect();
+    buckets.iter().for_each(|&rows| add(rows, 1, 1, OutputNeeds::NONE));
+    decode.iter().for_each(|&rows| add(rows, 0, rows.min(sequences), OutputNeeds::NONE));
+    // The chunks of a long prompt but for the last.
+    add(config.max_rows(), 1, 0, OutputNeeds::NONE);
+    for needs in OutputNeeds::ONE_EACH {
+        add(1, 0, 1, needs);
+        add(config.bucket(sequences), 0, sequences, needs);
+        add(config.max_rows(), 1, 1, needs);
+    }
+    let mut outputs = 4;
+    while outputs < 4 * u64::from(sequences) {
+        let least = outputs as u32 / 4 + 1;
+        for &rows in buckets.iter().filter(|&&rows| rows >= least) {
+            add(rows, 1, least, OutputNeeds::NONE);
+        }
+        outputs *= 4;
+    }
+    keys.truncate(MAX_PROGRAMS / 4 * 3);
+    keys
 }
 
 /// How all programs of a device are made.
@@ -147,6 +207,7 @@ pub(super) struct Programs {
     modes: ProgramModes,
     compiled: HashMap<ProgramKey, Compiled>,
     clock: u64,
+    made: u64,
 }
 
 impl Programs {
@@ -180,7 +241,7 @@ impl Programs {
         rows: (u64, usize),
         modes: ProgramModes,
     ) -> Programs {
-        Programs { stage, spec, bindings, arena, rows, modes, compiled: HashMap::new(), clock: 0 }
+        Programs { stage, spec, bindings, arena, rows, modes, compiled: HashMap::new(), clock: 0, made: 0 }
     }
 
     /// How programs are made.
@@ -221,6 +282,7 @@ impl Programs {
                 built = self.build(model, device, key);
             }
             self.compiled.insert(key, built?);
+            self.made += 1;
         }
         let (clock, eager) = (self.clock, self.modes.eager);
         let Some(compiled) = self.compiled.get_mut(&key) else { return Ok(()) };
@@ -231,6 +293,24 @@ impl Programs {
             compiled.replay = timeline::span("capture a step", || device.prepare(program))?;
         }
         Ok(())
+    }
+
+    /// Makes and captures the program of a key before its first use. `false` if the device captures nothing.
+    pub(super) fn warm_up(
+        &mut self,
+        model: &Model,
+        device: &mut dyn Backend,
+        key: ProgramKey,
+    ) -> Result<bool, ModelError> {
+        while !self.compiled.get(&key).is_some_and(|compiled| compiled.captured) && !self.modes.eager {
+            self.make(model, device, key)?;
+        }
+        Ok(self.compiled.get(&key).is_some_and(|compiled| compiled.replay.is_some()))
+    }
+
+    /// Programs that were made so far.
+    pub(super) fn made_so_far(&self) -> u64 {
+        self.made
     }
 
     /// A program that [`make`](Programs::make) has made.
@@ -313,4 +393,93 @@ pub(super) fn out_of_memory(error: &ModelError) -> bool {
                 ExecError::Backend(OutOfMemory { .. }) | ExecError::Node { source: OutOfMemory { .. }, .. }
             )
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::mock::MockDevice;
+    use crate::step::{StepOutput, StepPlan};
+    use crate::{DeviceLost, Driver, LaunchError, Progress, Request, RequestId, StepDevice, Ticket};
+
+    /// A device that notes which programs a model would need.
+    struct Noting {
+        device: MockDevice,
+        sequences: u32,
+        batch_invariant: bool,
+        keys: HashSet<ProgramKey>,
+    }
+
+    impl StepDevice for Noting {
+        fn launch(&mut self, plan: &StepPlan) -> Result<Ticket, LaunchError> {
+            let chunks = (plan.chunks.len() as u32).max(self.batch_invariant.into());
+            let (outputs, needs) = (plan.logits.len() as u32, OutputNeeds::NONE);
+            self.keys.insert(ProgramKey::new(plan.bucket, chunks, outputs, self.sequences, needs));
+            self.device.launch(plan)
+        }
+
+        fn wait(&mut self, ticket: Ticket) -> Result<StepOutput, DeviceLost> {
+            self.device.wait(ticket)
+        }
+    }
+
+    /// The programs of a load of random requests, with up to `sequences` of them at a time.
+    fn used(config: &SchedulerConfig, seed: u64) -> HashSet<ProgramKey> {
+        let sequences = config.max_sequences;
+        let (device, keys) = (MockDevice::new(config), HashSet::new());
+        let noting = Noting { device, sequences, batch_invariant: config.batch_invariant, keys };
+        let mut driver = Driver::new(config.clone(), noting).unwrap();
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut sent, mut step) = (0, Duration::ZERO);
+        while sent < 6 * sequences || driver.scheduler().unfinished() > 0 {
+            let wanted = rng.u32(1..=sequences) as usize;
+            while sent < 6 * sequences && driver.scheduler().unfinished() < wanted {
+                let prompt = (0..rng.usize(64..900)).map(|_| rng.u32(..100)).collect();
+                let _: RequestId = driver.submit(Request::new(prompt, rng.u32(1..80)), step).unwrap();
+                sent += 1;
+            }
+            step += Duration::from_millis(1);
+            assert_ne!(driver.step(step), Progress::Lost);
+            driver.take_events();
+        }
+        driver.device().unwrap().keys.clone()
+    }
+
+    #[test]
+    fn an_idle_engine_makes_the_programs_that_loads_need() {
+        for (sequences, batch_invariant) in [(1, false), (16, false), (64, false), (100, true), (256, false)]
+        {
+            let rows = if batch_invariant { 512 } else { 2048 };
+            let config = SchedulerConfig {
+                max_sequences: sequences,
+                buckets: super::super::options::buckets(rows),
+                prefill_rows: 410,
+                prefill_rows_per_decode_row: 4,
+                batch_invariant,
+                ..SchedulerConfig::new(100, 2048, 16 * sequences)
+            };
+            let made = warm_up_keys(&config);
+            let distinct: HashSet<ProgramKey> = made.iter().copied().collect();
+            assert!(distinct.len() == made.len() && made.len() < MAX_PROGRAMS, "{}", made.len());
+            for seed in 0..3 {
+                let missing: Vec<ProgramKey> = used(&config, seed).difference(&distinct).copied().collect();
+                assert!(missing.is_empty(), "{sequences} sequences, seed {seed}: {missing:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn steps_with_prefill_chunks_have_powers_of_four_of_output_rows() {
+        let outputs =
+            |rows, chunks, outputs| ProgramKey::new(rows, chunks, outputs, 100, OutputNeeds::NONE).outputs;
+        assert_eq!(
+            [1, 2, 4, 5, 16, 17, 64, 65, 100].map(|wanted| outputs(512, 3, wanted)),
+            [1, 4, 4, 16, 16, 64, 64, 100, 100]
+        );
+        assert_eq!([1, 3, 33].map(|wanted| outputs(40, 0, wanted)), [1, 4, 40]);
+        assert_eq!((outputs(512, 3, 0), outputs(2, 1, 2)), (0, 2));
+    }
 }

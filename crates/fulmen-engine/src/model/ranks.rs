@@ -32,12 +32,18 @@ impl ModelDevice {
 
     /// Launches a step on every rank.
     pub(super) fn launch_on_ranks(&mut self, plan: &StepPlan) -> Result<Ticket, ModelError> {
+        let launched = self.try_launch_on_ranks(plan, self.launch_failed);
+        self.launch_failed = launched.is_err();
+        launched
+    }
+
+    fn try_launch_on_ranks(&mut self, plan: &StepPlan, again: bool) -> Result<Ticket, ModelError> {
         let before = self.pending.len();
-        let Some(followers) = self.followers.take() else { return self.launch_on_rank(plan, before) };
+        let Some(followers) = self.followers.take() else { return self.launch_on_rank(plan, before, again) };
         let shared = Arc::new(plan.clone());
         let launched = followers.run(
-            move |device: &mut ModelDevice| device.launch_on_rank(&shared, before).map(drop),
-            || self.launch_on_rank(plan, before).map(drop),
+            move |device: &mut ModelDevice| device.launch_on_rank(&shared, before, again).map(drop),
+            || self.launch_on_rank(plan, before, again).map(drop),
         );
         self.followers = Some(followers);
         if let Err(error) = launched {
@@ -48,10 +54,11 @@ impl ModelDevice {
         launched.ok_or(ModelError::Without { what: "step that was launched" })
     }
 
-    /// Launches a step behind `before` others. What is behind them has failed on another rank.
-    fn launch_on_rank(&mut self, plan: &StepPlan, before: usize) -> Result<Ticket, ModelError> {
+    /// Launches a step behind `before` others. What is behind them has failed on another rank, and then this
+    /// is the same step `again`, or one that begins with its transfers.
+    fn launch_on_rank(&mut self, plan: &StepPlan, before: usize, again: bool) -> Result<Ticket, ModelError> {
         self.pending.truncate(before);
-        let pending = self.start(plan)?;
+        let pending = self.start(plan, again)?;
         let ticket = pending.ticket;
         self.pending.push_back(pending);
         Ok(ticket)

@@ -61,7 +61,7 @@ pub(super) struct DeviceStage {
     hosts: [HostPages; 2],
     edits: EditBuffers,
     programs: Programs,
-    /// Transfers of a failed launch that have run, so that the next launch, which gets them again, leaves
+    /// Transfers of the last launch that have run: if it failed, the next one, which gets them again, leaves
     /// them out.
     transferred: usize,
 }
@@ -175,6 +175,22 @@ impl DeviceStage {
         model.with_stage(self.number, |device| self.programs.make(model, device, key))
     }
 
+    /// Makes and captures the program of a step before its first use. `false` if the device captures nothing.
+    pub(super) fn warm_up(&mut self, model: &Model, key: ProgramKey) -> Result<bool, ModelError> {
+        let key = self.programs.key(key);
+        model.with_stage(self.number, |device| self.programs.warm_up(model, device, key))
+    }
+
+    /// Whether the device captures programs at their first use.
+    pub(super) fn captures_for_free(&self, model: &Model) -> bool {
+        model.with_stage(self.number, |device| device.captures_for_free())
+    }
+
+    /// Programs that were made so far.
+    pub(super) fn programs_made(&self) -> u64 {
+        self.programs.made_so_far()
+    }
+
     /// Adds drawn tokens to the history of a stage that has not drawn them. A row that drew none has failed:
     /// what it would embed next does not matter, but must be a token, also for the penalties of the last
     /// stage.
@@ -267,8 +283,8 @@ impl DeviceStage {
         self.table
     }
 
-    /// The step was launched with its prologue.
-    pub(super) fn launched(&mut self) {
+    /// None of the transfers of the next step has run before.
+    pub(super) fn new_transfers(&mut self) {
         self.transferred = 0;
     }
 

@@ -29,6 +29,9 @@ pub(super) struct Part {
     pub(super) end: u32,
 }
 
+/// The most steps that run before their size is doubled after the device was out of memory.
+const LONGEST_GROWTH_PAUSE: u32 = 1024;
+
 impl InFlight {
     /// The requests for which a token is sampled.
     pub(super) fn sampling(&self) -> impl Iterator<Item = RequestId> {
@@ -77,8 +80,7 @@ impl Scheduler {
         for part in &step.parts {
             self.cache_pages(part.id);
         }
-        // After a launch that failed for lack of memory, steps grow again.
-        self.row_limit = self.row_limit.saturating_mul(2).min(self.config.max_rows());
+        self.grow_steps();
         Ok(())
     }
 
@@ -114,8 +116,8 @@ impl Scheduler {
     }
 
     fn cache_pages(&mut self, id: RequestId) {
-        let Some(Sequence { place: Place::Running { pages, .. }, tenant, tokens, completed, .. }) =
-            self.sequences.get_mut(&id)
+        let sequence = self.sequences.get_mut(&id).filter(|sequence| sequence.use_prefix_cache);
+        let Some(Sequence { place: Place::Running { pages, .. }, tenant, tokens, completed, .. }) = sequence
         else {
             return;
         };
@@ -160,7 +162,19 @@ impl Scheduler {
         }
     }
 
+    /// After a launch that failed for lack of memory, steps grow again when some have succeeded: more of them
+    /// each time that memory is short again.
+    fn grow_steps(&mut self) {
+        self.steps_before_growth = self.steps_before_growth.saturating_sub(1);
+        if self.row_limit < self.config.max_rows() && self.steps_before_growth == 0 {
+            self.row_limit = self.row_limit.saturating_mul(2).min(self.config.max_rows());
+            self.steps_before_growth = self.growth_pause;
+        }
+    }
+
     fn shrink_steps(&mut self, step: &InFlight, reason: String) {
+        self.growth_pause = (2 * self.growth_pause).clamp(1, LONGEST_GROWTH_PAUSE);
+        self.steps_before_growth = self.growth_pause;
         let smallest = if self.config.batch_invariant { self.config.page_size } else { 1 };
         if step.rows > smallest {
             self.row_limit = (step.rows / 2).max(smallest);

@@ -99,7 +99,7 @@ impl SchedulerConfig {
     }
 
     /// The smallest bucket that holds `rows` rows.
-    pub(super) fn bucket(&self, rows: u32) -> u32 {
+    pub(crate) fn bucket(&self, rows: u32) -> u32 {
         self.buckets.iter().copied().find(|&bucket| bucket >= rows).unwrap_or(rows)
     }
 

@@ -90,6 +90,9 @@ pub struct Scheduler {
     step: u64,
     /// Rows that a step may have: fewer than the largest bucket after the device was out of memory.
     row_limit: u32,
+    /// Steps to complete before `row_limit` grows again, and how many there were the last time.
+    steps_before_growth: u32,
+    growth_pause: u32,
     stalled: u32,
     stats: Stats,
 }
@@ -115,6 +118,8 @@ impl Scheduler {
             next_id: 0,
             step: 0,
             row_limit: config.max_rows(),
+            steps_before_growth: 0,
+            growth_pause: 0,
             stalled: 0,
             stats: Stats::default(),
             config,
@@ -241,6 +246,7 @@ impl Scheduler {
         self.memory.transfers.clear();
         self.memory.drop_cache();
         self.row_limit = self.config.max_rows();
+        (self.steps_before_growth, self.growth_pause) = (0, 0);
     }
 
     /// Requests that have not ended.
@@ -348,7 +354,7 @@ impl Scheduler {
             Place::Waiting => {}
             Place::Swapped(pages) => self.memory.allocator.release_swapped(pages),
             Place::Running { slot, mut pages } => {
-                if keep_prefix {
+                if keep_prefix && sequence.use_prefix_cache {
                     let Sequence { tenant, tokens, completed, .. } = &sequence;
                     self.memory.cache_full_pages(tenant, tokens, *completed, &mut pages);
                     let last = self.memory.cache_last_page(id, tenant, tokens, *completed, &pages);

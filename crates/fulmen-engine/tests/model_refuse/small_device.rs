@@ -1,11 +1,13 @@
 //! What a device with little memory does, and one that cannot do everything.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fulmen_core::*;
 use fulmen_cpu::CpuDispatcher;
-use fulmen_engine::{Engine, EngineOptions, LoadOptions, Model, SessionOptions};
+use fulmen_engine::model::ModelDevice;
+use fulmen_engine::{Driver, Engine, EngineOptions, LoadOptions, Model, Progress, Request, SessionOptions};
 use fulmen_model::ModelError;
 use fulmen_model::arch::{GraphSpec, Step};
 
@@ -22,7 +24,9 @@ struct Small {
     at_once: usize,
     alive: Arc<AtomicUsize>,
     captures: bool,
-    program: Option<Program>,
+    /// What was captured and not released, by its number.
+    programs: HashMap<u64, Program>,
+    captured: Arc<AtomicUsize>,
     replays: Arc<AtomicUsize>,
 }
 
@@ -36,7 +40,8 @@ impl Small {
             at_once: usize::MAX,
             alive: Arc::default(),
             captures: false,
-            program: None,
+            programs: HashMap::new(),
+            captured: Arc::default(),
             replays: Arc::default(),
         }
     }
@@ -117,12 +122,12 @@ impl KernelDispatch for Small {
         if !self.captures {
             return Ok(None);
         }
-        self.program = Some(program.clone());
-        Ok(Some(ReplayId(7)))
+        let id = self.captured.fetch_add(1, Ordering::Relaxed) as u64;
+        self.programs.insert(id, program.clone());
+        Ok(Some(ReplayId(id)))
     }
     fn replay(&mut self, id: ReplayId) -> Result<usize, BackendError> {
-        assert_eq!(id, ReplayId(7));
-        let program = self.program.clone().expect("it was captured");
+        let program = self.programs.get(&id.0).cloned().expect("it was captured");
         self.replays.fetch_add(1, Ordering::Relaxed);
         for step in program.calls() {
             self.cpu.dispatch(&step.call)?;
@@ -130,8 +135,7 @@ impl KernelDispatch for Small {
         Ok(1)
     }
     fn release(&mut self, id: ReplayId) {
-        assert_eq!(id, ReplayId(7));
-        assert!(self.program.take().is_some(), "released twice");
+        assert!(self.programs.remove(&id.0).is_some(), "released twice");
     }
 }
 
@@ -259,4 +263,47 @@ fn decode_steps_are_replayed_where_the_device_can_and_eager_if_asked() {
     assert_eq!(none, 0);
     assert_eq!(decode(true, false), (expected.clone(), 5));
     assert_eq!(decode(true, true), (expected, 0));
+}
+
+#[test]
+fn an_engine_makes_programs_before_they_are_needed() {
+    let run = |captures: bool, warm_up: bool| {
+        let small = Small { captures, ..Small::new() };
+        let (captured, replays) = (Arc::clone(&small.captured), Arc::clone(&small.replays));
+        let model = load(small).unwrap();
+        let options = EngineOptions {
+            context: 64,
+            max_sequences: 4,
+            max_rows: 32,
+            warm_up,
+            ..EngineOptions::default()
+        };
+        let (config, device) = ModelDevice::open(&model, &options).unwrap();
+        let mut driver = Driver::new(config, device).unwrap();
+        while driver.warm_up() {}
+        let made = |driver: &Driver<ModelDevice>| driver.device().unwrap().programs_made();
+        let before = made(&driver);
+        for prompt in [&[1, 2, 3][..], &[4; 20], &[5, 6, 7, 8, 9, 10, 11], &[12, 13]] {
+            driver.submit(Request::new(prompt.to_vec(), 6), std::time::Duration::ZERO).unwrap();
+        }
+        while driver.step(std::time::Duration::ZERO) == Progress::Busy {}
+        let captured = captured.load(Ordering::Relaxed) as u64;
+        let events = driver.take_events();
+        assert_eq!(events.len(), 4 * 7, "{events:?}");
+        let mut events: Vec<String> = events.iter().map(|event| format!("{event:?}")).collect();
+        events.sort();
+        (events, before, made(&driver) - before, captured, replays.load(Ordering::Relaxed))
+    };
+    let (expected, before, made, captured, _) = run(false, true);
+    // A device that captures nothing shows it with the first program.
+    assert!(before == 1 && made > 0 && captured == 0, "{before} {made} {captured}");
+    let (events, before, made, ..) = run(true, false);
+    assert!(before == 0 && made > 0, "{before} {made}");
+    assert_eq!(events, expected);
+    let (events, before, made, captured, replays) = run(true, true);
+    assert!(
+        before > 10 && made == 0 && captured == before && replays > 0,
+        "{before} {made} {captured} {replays}"
+    );
+    assert_eq!(events, expected);
 }

@@ -95,13 +95,22 @@ fn an_engine_goes_on_after_a_fault_of_a_rank() {
     let boxed = devices.iter().map(|device| Box::new(device.clone()) as Device).collect();
     let model = small("f32", boxed);
     let loaded: usize = devices.iter().map(Failing::live).sum();
-    let options = EngineOptions { prefix_cache: false, ..few_pages() };
-    let mut driver = driver(&model, &options);
+    goes_on_after_faults(&model, &injectors, &EngineOptions { prefix_cache: false, ..few_pages() });
+    // Pages are copied and swapped before the rows of a step run.
+    let options = EngineOptions { batch_invariant: true, host_memory: 64 << 20, pages: 5, ..few_pages() };
+    goes_on_after_faults(&model, &injectors, &options);
+    assert_eq!(devices.iter().map(Failing::live).sum::<usize>(), loaded);
+    drop(model);
+    assert_eq!(devices.iter().map(Failing::live).sum::<usize>(), 0);
+}
+
+fn goes_on_after_faults(model: &Model, injectors: &[Injector], options: &EngineOptions) {
+    let mut driver = driver(model, options);
     let tokens = |driver: &mut _| -> Vec<Vec<u32>> {
         answers(driver, requests()).into_iter().map(|answer| answer.tokens).collect()
     };
     let expected = tokens(&mut driver);
-    for injector in &injectors {
+    for injector in injectors {
         injector.count();
         assert_eq!(tokens(&mut driver), expected);
         let launches = injector.calls(Site::Launch);
@@ -117,8 +126,4 @@ fn an_engine_goes_on_after_a_fault_of_a_rank() {
             assert_eq!(tokens(&mut driver), expected, "after fault {at}");
         }
     }
-    drop(driver);
-    assert_eq!(devices.iter().map(Failing::live).sum::<usize>(), loaded);
-    drop(model);
-    assert_eq!(devices.iter().map(Failing::live).sum::<usize>(), 0);
 }

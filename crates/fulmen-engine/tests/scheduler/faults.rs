@@ -78,17 +78,44 @@ fn steps_shrink_until_they_fit_the_device() {
 #[test]
 fn steps_grow_again_after_the_device_was_out_of_memory() {
     let mut scheduler = scheduler(config(64));
-    scheduler.submit(Request::new(prompt(63), 1), ms(0)).unwrap();
     let mut rows = Vec::new();
-    for launch in 0..5 {
+    let mut failures = 0;
+    for _ in 0..400 {
+        if scheduler.unfinished() == 0 {
+            let request = Request { use_prefix_cache: false, ..Request::new(prompt(63), 1) };
+            scheduler.submit(request, ms(0)).unwrap();
+        }
         let plan = scheduler.plan(ms(0)).unwrap();
         rows.push(plan.rows.active);
-        match launch {
-            0 | 1 => scheduler.launch_failed(plan, LaunchError::OutOfMemory("no room".to_owned())),
-            _ => answer(&mut scheduler, &plan, 1),
+        // Memory is short for good: no step can have more than 16 rows.
+        if plan.rows.active > 16 {
+            failures += 1;
+            scheduler.launch_failed(plan, LaunchError::OutOfMemory("no room".to_owned()));
+        } else {
+            answer(&mut scheduler, &plan, 1);
         }
     }
-    assert_eq!(rows, [32, 16, 8, 16, 32]);
+    assert_eq!(rows[..5], [32, 16, 32, 16, 16]);
+    // Twice as many steps as the last time succeed before a larger one is tried.
+    assert!((6..=9).contains(&failures), "{failures}: {rows:?}");
+}
+
+#[test]
+fn a_request_without_the_prefix_cache_leaves_nothing_there() {
+    let mut scheduler = scheduler(config(64));
+    for use_prefix_cache in [false, true, true] {
+        let request = Request { use_prefix_cache, ..Request::new(prompt(20), 1) };
+        scheduler.submit(request, ms(0)).unwrap();
+        let mut ran = 0;
+        while scheduler.unfinished() > 0 {
+            let plan = scheduler.plan(ms(0)).unwrap();
+            ran += plan.rows.active;
+            answer(&mut scheduler, &plan, 1);
+        }
+        let cached = scheduler.stats().prefix_cache.hits;
+        assert_eq!((ran, cached), if cached == 0 { (20, 0) } else { (1, 1) });
+    }
+    assert_eq!(scheduler.stats().prefix_cache.hits, 1);
 }
 
 #[test]

@@ -155,6 +155,7 @@ fn draw_config(flavor: Flavor, rng: &mut Rng) -> SchedulerConfig {
         max_sequences,
         buckets: vec![1, 2, 4, 8, 16, [24, 32, 48][rng.usize(..3)]],
         prefill_rows: rng.u32(1..=16).max(if batch_invariant { page_size } else { 1 }),
+        prefill_rows_per_decode_row: rng.u32(0..=4),
         reserve_pages: rng.u32(..=2),
         queue_limit: if chance(rng, 10) { rng.usize(1..=3) } else { 100 },
         aging: Duration::from_millis(rng.u64(1..=20)),
