@@ -27,7 +27,7 @@ const LEAST_PAGES: u32 = 4;
 impl Scheduler {
     /// The next position at which a prefill stops, so that its state can be kept.
     pub(super) fn next_snapshot(&self, sequence: &Sequence) -> Option<u32> {
-        self.memory.states?;
+        self.memory.states.filter(|_| sequence.use_prefix_cache)?;
         let interval = self.config.snapshot_interval;
         let next = (sequence.planned / interval).saturating_add(1).saturating_mul(interval);
         let border = self.last_border(sequence).filter(|&border| border > sequence.planned);
@@ -61,7 +61,7 @@ impl Scheduler {
     pub(super) fn may_keep(&self, sequence: &Sequence) -> bool {
         let at = sequence.planned;
         let exact = at <= sequence.prefill_end && at.is_multiple_of(self.config.page_size);
-        at > 0 && (exact || !self.config.batch_invariant)
+        sequence.use_prefix_cache && at > 0 && (exact || !self.config.batch_invariant)
     }
 }
 
