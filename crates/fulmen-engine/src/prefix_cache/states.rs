@@ -1,7 +1,7 @@
 //! Snapshots of recurrent states: the state of a sequence behind the first tokens of a page.
 //!
-//! A snapshot belongs to the node of its last token, so tokens and tenant are compared with those of the page.
-//! Snapshots are evicted one by one, the least recently used first, or with their node.
+//! A snapshot belongs to the node of its last token, so tokens and tenant are compared with those of the
+//! page. Snapshots are evicted one by one, the least recently used first, or with their node.
 
 use super::{NodeId, PrefixCache};
 use crate::pages::PageId;

@@ -37,7 +37,9 @@ impl Scheduler {
         if !self.could_fit(&self.sequences[&id]) {
             return false;
         }
-        self.preempt(victim);
+        if !self.abandon_any() {
+            self.preempt(victim);
+        }
         true
     }
 

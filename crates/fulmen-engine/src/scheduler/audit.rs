@@ -20,10 +20,11 @@ impl Scheduler {
     }
 
     fn pages(&self) -> impl Iterator<Item = &SequencePages> {
-        self.sequences.values().filter_map(|sequence| match &sequence.place {
+        let running = self.sequences.values().filter_map(|sequence| match &sequence.place {
             Place::Running { pages, .. } => Some(pages),
             _ => None,
-        })
+        });
+        running.chain(self.closing.values().map(|closing| &closing.pages))
     }
 
     fn audit_references(&self, group: usize) -> Result<(), AuditError> {

@@ -72,6 +72,9 @@ impl Scheduler {
             if self.memory.prepare(pages, from, to).is_ok() {
                 return Ok(());
             }
+            if self.abandon_any() {
+                continue;
+            }
             match self.victim(Victims::All) {
                 Some(victim) => self.preempt(victim),
                 None => return Err(OutOfPages),

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A state cannot go back, so the prefix cache keeps it at some positions: at multiples of
-//! [`snapshot_interval`](super::SchedulerConfig::snapshot_interval), at the last page border of a prompt, which
-//! serves the same prompt again, and at the end of a prompt, which serves the next turn.
+//! [`snapshot_interval`](super::SchedulerConfig::snapshot_interval), at the last page border of a prompt,
+//! which serves the same prompt again, at the end of a prompt, and at the end of a turn, which serves the next
+//! one (see [`closing`](super::closing)).
 //!
 //! A snapshot is one more reference to the page of the state, taken when the row behind it is planned: that
 //! row copies the page first. It is *frozen* until the step that has computed it is read and the page of its
@@ -101,14 +102,20 @@ impl KvMemory {
         self.allocator.free(group) > 0
     }
 
-    /// Keeps the state of a sequence, which is, or will be, that behind `position` tokens.
+    /// Keeps the state of a sequence, which is, or will be, that behind `position` tokens, unless it has a
+    /// snapshot.
     pub(super) fn freeze(&mut self, id: RequestId, position: u32, pages: &SequencePages) {
         let Some(group) = self.states else { return };
         let Some(state) = pages.list(group).get(0) else { return };
-        if !self.frozen.contains_key(&(id, position)) {
+        let alone = self.allocator.pool(group).references(state.id) == 1;
+        if alone && !self.is_frozen(id, position) {
             self.allocator.pool_mut(group).retain(state.id);
             self.frozen.insert((id, position), state.id);
         }
+    }
+
+    pub(super) fn is_frozen(&self, id: RequestId, position: u32) -> bool {
+        self.frozen.contains_key(&(id, position))
     }
 
     /// Makes sure that a sequence can write its state: there is room for a copy, or no snapshot of it.
