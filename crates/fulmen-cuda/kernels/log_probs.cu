@@ -2,7 +2,7 @@
 // fulmen_core::sampling.
 //
 // Algorithm: a two-level selection by 64-bit keys (ordered_key.cuh), whose order is total, and a two-level
-// sum of exponentials.
+// reduction, the sum of exponentials. Tile: 4096 logits.
 // - log_probs_parts: grid rows x parts of 4096 logits, 1024 threads, 4 logits per thread in registers. A warp
 //   selects the largest of its 128 keys, one per round of shuffles, into shared memory; the first warp merges
 //   the 32 sorted lists, a lane per list. The sum is relative to the largest logit of the part.
