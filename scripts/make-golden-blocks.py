@@ -6,7 +6,7 @@ test `golden_blocks` decodes the same bytes and compares bit for bit.
 
     python3 -m venv venv && venv/bin/pip install gguf numpy
     venv/bin/python scripts/make-golden-blocks.py            # writes crates/fulmen-core/tests/golden/*.bin
-    venv/bin/python scripts/make-golden-blocks.py --errors   # prints the errors of gguf's own quantisers
+    venv/bin/python scripts/make-golden-blocks.py --errors   # prints the errors of gguf's own quantizers
 
 A file holds, little endian: the number of elements (u32), the number of block bytes (u32), the block bytes,
 and the expected values as f32 bits.
@@ -122,7 +122,7 @@ def write(name: str) -> None:
 
 
 def print_errors() -> None:
-    """The normalised mean squared error of gguf's own quantisers on Gaussian data."""
+    """The normalized mean squared error of gguf's own quantizers on Gaussian data."""
     x = np.random.default_rng(1).normal(size=(64, 4096)).astype(np.float32)
     for name in ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16"]:
         kind = GGMLQuantizationType[name]
@@ -132,7 +132,7 @@ def print_errors() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Makes the golden vectors of the block formats.")
-    parser.add_argument("--errors", action="store_true", help="print the errors of gguf's own quantisers")
+    parser.add_argument("--errors", action="store_true", help="print the errors of gguf's own quantizers")
     if parser.parse_args().errors:
         print_errors()
     else:

@@ -3,7 +3,7 @@
 
 #include "attention_decode_epilogue.cuh"
 
-// Blocks per row and KV head in mixed steps.
+// Blocks per row and KV head, or part of its query heads, in mixed steps.
 constexpr int MIXED_CLUSTER = HAS_CLUSTERS ? 2 : 1;
 
 // One row; the blocks of a cluster have arrived at its barrier.
@@ -77,7 +77,7 @@ DEVICE void attention_decode_mixed(const AttentionDecodeArgs& args) {
     }
 }
 
-// Whether the kernels of a file are those with SCORES.
+// Whether the kernels of a file have score modifiers.
 #ifndef DECODE_SCORES
 #define DECODE_SCORES false
 #endif

@@ -21,8 +21,8 @@ struct Epilogue {
 
     DEVICE Epilogue(const Block& block, const Mainloop<Block>& mainloop) : block(block), mainloop(mainloop) {}
 
-    // Brings the warps to one max per head and puts their O and sums into shared memory; O reuses that of the
-    // rings.
+    // Rescales O and the sums of all warps to the block's max per head and stores them in shared memory, O
+    // over the rings.
     DEVICE void share_warp_partials() {
         if (block.lane % 4 == 0) block.shared.warp_max[block.warp][block.lane / 4] = mainloop.row_max;
         __syncthreads();
@@ -74,8 +74,8 @@ struct Epilogue {
             if (CLUSTER == 1) {
                 write_output(at, normalize(head, o, sum, block.shared.block_max[head]));
             } else if constexpr (!HAS_CLUSTERS) {
-                float* to = block.args.partials +
-                            partial_offset<HEAD_DIM>(block.args, block.row, blockIdx.x / CLUSTER, block.rank);
+                float* to = block.args.partials + partial_offset<HEAD_DIM>(block.args, block.row,
+                                                                           blockIdx.x / CLUSTER, block.split);
                 to[at] = o;
                 if (at % HEAD_DIM == 0) {
                     to[MAX_GROUP * HEAD_DIM + head] = block.shared.block_max[head];
@@ -83,11 +83,11 @@ struct Epilogue {
                 }
             } else {
                 const u32 to = (u32)(((float)at + 0.5f) * inverse), index = at - to * slice;
-                st_shared_cluster(&block.partials.o[block.rank][index], to, o);
+                st_shared_cluster(&block.partials.o[block.split][index], to, o);
                 if (index == 0 || at % HEAD_DIM == 0) {
-                    st_shared_cluster(&block.partials.max[block.rank][head], to,
+                    st_shared_cluster(&block.partials.max[block.split][head], to,
                                       block.shared.block_max[head]);
-                    st_shared_cluster(&block.partials.sum[block.rank][head], to, sum);
+                    st_shared_cluster(&block.partials.sum[block.split][head], to, sum);
                 }
             }
         }
@@ -96,7 +96,7 @@ struct Epilogue {
     // Combines the partials of all blocks for this block's slice and writes it.
     DEVICE void combine_cluster(u32 slice) {
         for (u32 index = threadIdx.x; index < slice; index += Block::THREADS) {
-            const u32 at = block.rank * slice + index, head = at / HEAD_DIM;
+            const u32 at = block.split * slice + index, head = at / HEAD_DIM;
             float cluster_max = Block::MASKED, o = 0, sum = 0;
 #pragma unroll
             for (int r = 0; r < CLUSTER; r++) cluster_max = fmaxf(cluster_max, block.partials.max[r][head]);
@@ -121,7 +121,7 @@ struct Epilogue {
             cluster_wait();
         }
         // q_out may be q: all blocks have read it.
-        if (block.args.fused_store && block.rank == 0 && block.warp < block.group)
+        if (block.args.fused_store && block.split == 0 && block.warp < block.group)
             query.store(
                 block.args.q_out +
                     ((u64)block.row * block.args.n_heads + block.part.first_head + block.warp) * HEAD_DIM,

@@ -74,9 +74,9 @@ struct Mainloop {
             next_page = loader.head_page(++next_round);
             cp_async_wait<STAGES - 1>();
             __syncwarp();
-            if (Block::SCORES && tile * TILE < block.visible) {
+            if (Block::SCORES && tile * TILE < block.first_visible) {
                 // P = 0 times a value behind the window that is not finite would be NaN.
-                Block::Tile::clear_values(block.lane, at, block.visible - tile * TILE);
+                Block::Tile::clear_values(block.lane, at, block.first_visible - tile * TILE);
                 __syncwarp();
             }
             float s[2][2] = {}, s_odd[2][2] = {};

@@ -1,16 +1,17 @@
 // Decode attention (attention_decode.cu) over a Q8_0 cache: half the bytes of f16, loaded as they are.
 //
-// S = Q K^T on integer tensor cores: a query is a 16-bit integer times a power of two, hi * 256 + lo, and
-// these two bytes are rows g and g + 8 of the A operand, so one m16n8k32 MMA covers the eight query heads,
-// eight positions and the 32 dims of a scale. The sums are exact; they are multiplied by the scale in f32.
-// O += P V in f16: P is multiplied by the scale of a position and group of 32 dims, taken relative to a power
+// S = Q K^T on integer tensor cores: elements of a query are signed 15-bit integers (|q| <= 2^14) times a
+// power of two, stored as hi * 256 + lo. These two bytes are rows g and g + 8 of the A operand, so one
+// m16n8k32 MMA covers the eight query heads, eight positions and the 32 dims of a scale. The sums are exact;
+// they are multiplied by the scale in f32. O += P V in f16: P is multiplied by the scale of a position and
+// group of 32 dims, taken relative to a power
 // of two, the reference, that is not below any scale so far, so that the factors neither overflow nor become
-// subnormal; O is rescaled where the reference rises. Values v are the f16 whose bits are v + 128, subnormals
-// of (v + 128) * 2^-24, which takes no arithmetic; O is corrected at the end by the sum of P times 128.
+// subnormal; O is rescaled where the reference rises. V is not converted: v + 128 (one XOR) is used as the
+// bits of an f16, the subnormal number (v + 128) * 2^-24; the term 128 * sum(P) is subtracted at the end.
 //
 // A tile in shared memory is 16 rows of K and of V in int8, then the scales of K and of V,
 // [16][head_dim / 32] f16. Chunks are ordered so that neither ldmatrix of eight rows of K, nor a load of
-// 4 bytes of V by eight lanes in each of rows 2 t, nor cp.async has bank conflicts.
+// 4 bytes of V by eight lanes in each of rows 2 t, nor cp.async has slot conflicts.
 #pragma once
 
 #include "attention_decode_block.cuh"
@@ -38,8 +39,8 @@ struct KvTile<KV_Q8_0, HEAD_DIM> {
             at[1][head][dim] = (u8)low;
         }
 
-        // Stores a query that a warp holds, times a power of two that scales it to 14 bits, and returns the
-        // inverse of that power; NaN where the query is not finite.
+        // Stores a query that a warp holds, times a power of two that scales its largest magnitude to at most
+        // 2^14, and returns the inverse of that power; NaN where the query is not finite.
         DEVICE float store(const WarpHead<HEAD_DIM>& query, u32 head, bool neox) {
             const u32 largest = query.max_abs_bits();
             const Pow2Scale scale = Pow2Scale::of<13>(largest);
@@ -53,16 +54,16 @@ struct KvTile<KV_Q8_0, HEAD_DIM> {
         }
     };
 
-    // Bytes from the start of K in shared memory to a 16-byte chunk, and of V to the 32 dims of a scale. Bits
-    // of the row and of the chunk or group enter separately: by XOR in the lowest 7 bits, as sums in the
-    // others.
+    // Bytes from the start of K in shared memory to a 16-byte chunk, and of V to the 32 dims of a scale.
+    // Offsets are separable: row and chunk bits are XORed within 128 bytes and added above, so per-lane and
+    // per-step parts are combined with one XOR and one add.
     static constexpr DEVICE u32 key_offset(u32 row, u32 chunk) {
-        const u32 bank = ((row & 7) ^ chunk ^ CHUNKS * (row & 1)) & 7;
-        return ((row / 8 * CHUNKS + chunk) * 8 + bank) * 16;
+        const u32 slot = ((row & 7) ^ chunk ^ CHUNKS * (row & 1)) & 7;
+        return ((row / 8 * CHUNKS + chunk) * 8 + slot) * 16;
     }
     static constexpr DEVICE u32 value_offset(u32 row, u32 group) {
-        const u32 bank = (row / 2 ^ group ^ GROUPS * (row & 1)) & 3;
-        return (((row / 8 * 2 + (row & 1)) * GROUPS + group) * 4 + bank) * 32;
+        const u32 slot = (row / 2 ^ group ^ GROUPS * (row & 1)) & 3;
+        return (((row / 8 * 2 + (row & 1)) * GROUPS + group) * 4 + slot) * 32;
     }
 
     // Bytes from the start of a tile in shared memory to the scales of a row of K or V.

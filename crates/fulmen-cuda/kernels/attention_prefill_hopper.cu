@@ -9,14 +9,15 @@
 // the KV head (attention_prefill.cuh).
 //
 // Warp roles: the last warpgroup is the producer: its 128 threads load K and V tiles alternately by cp.async
-// (positions past the end must be zero-filled) into a ring of up to 8 stages, with a full and an empty
-// mbarrier each. The consumer warpgroups compute S = Q K^T of the next tile while O += P V of the current one
-// is still in flight; P stays in registers. setmaxnreg moves registers from the producer to the consumers.
+// (positions past the end must be zero-filled) into a ring of 5 (128 dims) or 8 stages (64), with a full and
+// an empty mbarrier each. The consumer warpgroups compute S = Q K^T of the next tile while O += P V of the
+// current one is still in flight; P stays in registers. setmaxnreg moves registers from the producer to the
+// consumers.
 //
 // Rows of several sequences in one tile: the block goes through one sequence after the other, and all
 // positions of a sequence are masked for the rows of others.
-// `*_scores_*`: with a sliding window, soft capping, an attention temperature or sinks
-// (attention_scores.cuh). Tiles that no row of the block sees are skipped; only tiles at an edge of the
+// `*_scores_*`: with score modifiers (attention_scores.cuh): sliding window, logit soft-capping, attention
+// temperature, sinks. Tiles that no row of the block sees are skipped; only tiles at an edge of the
 // window of some row are masked. Sinks are added where O is divided by its sum.
 // Layouts: q, out [m, n_heads, head_dim] f32; K, V in pages of f16 (kv.cuh), a tile per page. In shared
 // memory Q, K and V tiles are sub-tiles of 64 dims (128 bytes per row) with the 128-byte swizzle of wgmma

@@ -1,6 +1,7 @@
 // GEMM for prefill with mma.sync, for every GPU from compute capability 8.0 on: out = x · wᵀ (+ bias) (+
-// residual), or SwiGLU of two products; gemm_hopper.cu is the one for Hopper. Launched by
-// src/kernels/gemm/mod.rs for more than 16 rows.
+// residual), or SwiGLU or GeGLU of two matmuls; gemm_hopper.cu is the one for Hopper. Launched by
+// src/kernels/gemm/mod.rs for what the small-M and mixed-input GEMMs do not take: more than 256 rows (48
+// where there is no mixed-input kernel, 16 with float weights).
 //
 // Tile: 128 x 128 of the output per block of 8 warps, 64 x 32 per warp, one K panel of 64 elements per step.
 // Three stages of x and w panels in shared memory (96 KiB), filled by cp.async; two blocks per SM. Grid: one
@@ -9,7 +10,7 @@
 // Layouts: x and w are packed panels in bf16 or f16 (gemm_panels.cuh); outputs [m, n] f32.
 // Preconditions and epilogue: see gemm.cuh. f16 operands have a power-of-two scale per row of x; bf16 ones
 // may be split into two parts (`passes`), which gives 16 bits of each significand.
-// Bound: tensor cores and the bandwidth of L2 into shared memory.
+// Bound: tensor cores and the bandwidth of L2 into shared memory; not measured on devices that take it.
 #include "gemm.cuh"
 
 constexpr int TILE = 128, STAGES = 3, THREADS = 256;

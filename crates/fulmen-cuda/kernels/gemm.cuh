@@ -1,7 +1,7 @@
 // What the two prefill GEMMs share (gemm.cu, gemm_hopper.cu): arguments, operand iteration, tile order and
 // epilogue.
 //
-// out = x · wᵀ (+ bias) (+ residual), or SwiGLU of two such products. Both operands are packed panels
+// out = x · wᵀ (+ bias) (+ residual), or SwiGLU or GeGLU of two such matmuls. Both operands are packed panels
 // (gemm_panels.cuh): gemm_activations.cu makes those of x, dequantize.cu those of w. Weights of one call that
 // share an element type are stacked in one w matrix, each from a multiple of 8 rows on, so that one launch
 // computes all their outputs. For gate-up, groups of 8 gate rows and 8 up rows alternate, so that the thread

@@ -12,7 +12,7 @@
 #include "ptx/mma.cuh"
 
 constexpr u32 PANEL = 64;         // elements of a row in a panel
-constexpr u32 PANEL_BYTES = 128;  // of a row
+constexpr u32 PANEL_BYTES = 128;  // bytes of a row in a panel
 
 // Bytes from the start of a matrix of `rows` rows (a multiple of 8) to the chunk of 8 elements at `k` of a
 // row.
