@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::ops::ControlFlow;
 
 use fulmen_core::device::format_bytes;
 use fulmen_hub::{Choice, Event, HubError, Reference, ReferenceError, RepoFile};
@@ -90,11 +91,11 @@ pub(crate) fn run(args: &Args) -> Result<(), PullError> {
     };
     let report = Report::new(args.quiet);
     if args.list {
-        let listing = fulmen_hub::list(&settings, &reference, &mut |event| report.tell(&event))?;
+        let listing = fulmen_hub::list(&settings, &reference, &mut |event| report.told(&event))?;
         return Ok(print(&table(&listing.files))?);
     }
     interrupt::install();
-    let pulled = fulmen_hub::pull(&settings, &reference, &mut |event| report.tell(&event));
+    let pulled = fulmen_hub::pull(&settings, &reference, &mut |event| report.told(&event));
     report.note.take();
     report.bar.finish_and_clear();
     Ok(print_text(&format!("{}\n", pulled?.path.display()))?)
@@ -124,8 +125,15 @@ impl Report {
         Report { bar, quiet, note: RefCell::default() }
     }
 
+    /// Tells an event. A download ends with the process.
+    fn told(&self, event: &Event<'_>) -> ControlFlow<()> {
+        self.tell(event);
+        ControlFlow::Continue(())
+    }
+
     fn tell(&self, event: &Event<'_>) {
         match event {
+            Event::Pending => {}
             Event::Chosen(choice) => self.say(&chosen(choice)),
             Event::File { path, size, have } => {
                 let note = "stopped; run the same command again to resume the download";

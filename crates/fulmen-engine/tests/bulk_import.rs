@@ -3,13 +3,14 @@
 mod tiny;
 
 use std::fs::{self, File};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fulmen_core::*;
 use fulmen_cpu::CpuDispatcher;
-use fulmen_engine::{LoadOptions, LoadProgress, Model};
+use fulmen_engine::{Device, LoadOptions, LoadProgress, Model};
 use fulmen_model::ModelError;
 use fulmen_model::source::{self, ModelSource};
 use fulmen_model::synth::{ModelShape, Synth};
@@ -149,7 +150,10 @@ fn files_are_read_in_parts_and_progress_is_reported_to_its_end() {
     for check_weights in [false, true] {
         let device = Box::new(Bulk(CpuDispatcher::with_threads(1), Arc::default()));
         let mut reports = Vec::new();
-        let mut report = |progress: LoadProgress| reports.push(progress);
+        let mut report = |progress: LoadProgress| {
+            reports.push(progress);
+            ControlFlow::Continue(())
+        };
         let options = LoadOptions { check_weights, progress: Some(&mut report), ..LoadOptions::default() };
         let bulk = Model::load_with(&path, device, options).unwrap();
         let logits = |model: &Model| model.session().unwrap().logits(0, &[5, 6, 7, 8]).unwrap();
@@ -158,6 +162,39 @@ fn files_are_read_in_parts_and_progress_is_reported_to_its_end() {
         let steps = if check_weights { 2 } else { 1 };
         assert_eq!((last.done, last.total), (last.total, plain.weight_bytes() * steps));
         assert!(reports.windows(2).all(|pair| pair[0].done <= pair[1].done));
+    }
+}
+
+#[test]
+fn loading_ends_at_any_report_and_frees_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path());
+    for (check_weights, bulk) in [(false, true), (true, true), (false, false), (true, false)] {
+        // At each report, until there are no more.
+        let mut ended = 0;
+        for end in 0.. {
+            let events = Arc::<Events>::default();
+            let device: Device = match bulk {
+                true => Box::new(Bulk(CpuDispatcher::with_threads(1), Arc::clone(&events))),
+                false => Box::new(CpuDispatcher::with_threads(1)),
+            };
+            let mut reports = 0;
+            let mut report = |_| {
+                reports += 1;
+                if reports > end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let options =
+                LoadOptions { check_weights, progress: Some(&mut report), ..LoadOptions::default() };
+            match Model::load_with(&path, device, options) {
+                Err(ModelError::Cancelled) => ended += 1,
+                loaded => {
+                    loaded.unwrap();
+                    break;
+                }
+            }
+            assert_eq!(events.live.load(Ordering::Relaxed), 0, "after {end} reports");
+        }
+        assert!(ended >= 2, "{ended}");
     }
 }
 

@@ -87,6 +87,10 @@ pub enum HubError {
         /// The wait that the server asks for (`Retry-After`).
         retry_after: Option<Duration>,
     },
+    /// What was told of the progress asked to end the download.
+    #[cfg(feature = "download")]
+    #[error("the download was stopped; what was downloaded is kept, and the next one resumes there")]
+    Stopped,
     /// An invalid response.
     #[error("{url}: {problem}")]
     Answer {

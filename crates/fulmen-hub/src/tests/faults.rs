@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::disk::{Disk, PartialFile, SystemDisk};
 use crate::error::HubError;
 use crate::inventory::Inventory;
 use crate::limits::Limits;
-use crate::pull::Puller;
+use crate::pull::{Event, Puller};
 use crate::reference::Reference;
 
 /// Which operation fails, and how.
@@ -138,7 +139,7 @@ impl Repo {
     fn pull(&self, root: &Path, disk: &dyn Disk) -> Result<(), HubError> {
         let reference: Reference = "org/name".parse().unwrap();
         let settings = settings(&self.server.address, root);
-        Puller::new(&settings, &reference, disk, limits())?.pull(&mut |_| {}).map(drop)
+        Puller::new(&settings, &reference, disk, limits())?.pull(&mut |_| ControlFlow::Continue(())).map(drop)
     }
 
     /// Every blob has the content that its name promises, and a model that is found is whole.
@@ -219,9 +220,60 @@ fn a_connection_that_drips_is_given_up() {
     let limits = Limits { window: Duration::from_millis(200), ..limits() };
     let settings = settings(&server.address, root.path());
     let start = Instant::now();
-    let result = Puller::new(&settings, &reference, &SystemDisk, limits).unwrap().pull(&mut |_| {});
+    let result = Puller::new(&settings, &reference, &SystemDisk, limits)
+        .unwrap()
+        .pull(&mut |_| ControlFlow::Continue(()));
     assert!(matches!(result, Err(HubError::Short { .. })), "{result:?}");
     assert!(start.elapsed() < Duration::from_secs(20) && server.fetched().len() == 4);
+}
+
+#[test]
+fn a_download_ends_at_any_event_and_is_resumed() {
+    let repo = Repo::new();
+    let reference: Reference = "org/name".parse().unwrap();
+    // Until one download has fewer events than this.
+    for end in 0.. {
+        let root = tempfile::tempdir().unwrap();
+        let settings = settings(&repo.server.address, root.path());
+        let mut events = 0;
+        let puller = Puller::new(&settings, &reference, &SystemDisk, limits()).unwrap();
+        let result = puller.pull(&mut |_| {
+            events += 1;
+            if events > end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if result.is_ok() {
+            assert!(end >= 13, "four files have three events each: {end}");
+            return repo.check(root.path(), true);
+        }
+        assert!(matches!(result, Err(HubError::Stopped)), "{result:?}");
+        assert_eq!(events, end + 1, "nothing is told after the end");
+        repo.check(root.path(), false);
+        repo.pull(root.path(), &SystemDisk).unwrap();
+        repo.check(root.path(), true);
+    }
+}
+
+#[test]
+fn waiting_for_another_process_ends_when_it_is_told_to() {
+    let repo = Repo::new();
+    let root = tempfile::tempdir().unwrap();
+    let reference: Reference = "org/name".parse().unwrap();
+    let (etag, _) = repo.blobs.iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    let held = Cache::of(root.path(), &reference).lock(etag, || Ok(())).unwrap();
+    let settings = settings(&repo.server.address, root.path());
+    let mut waited = Vec::new();
+    let puller = Puller::new(&settings, &reference, &SystemDisk, limits()).unwrap();
+    let result = puller.pull(&mut |event| {
+        waited.extend(match event {
+            Event::Waiting { .. } => Some("waiting"),
+            Event::Pending => Some("pending"),
+            _ => None,
+        });
+        if waited.len() == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(matches!(result, Err(HubError::Stopped)), "{result:?}");
+    assert_eq!(waited, ["waiting", "pending", "pending"]);
+    drop(held);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -281,7 +282,9 @@ fn whole_responses() {
         let bounds = Limits { window: Duration::from_secs(5), ..limits() };
         let start = Instant::now();
         let settings = settings(&server.address, root.path());
-        let result = Puller::new(&settings, &reference, &SystemDisk, bounds).unwrap().pull(&mut |_| {});
+        let result = Puller::new(&settings, &reference, &SystemDisk, bounds)
+            .unwrap()
+            .pull(&mut |_| ControlFlow::Continue(()));
         assert!(start.elapsed() < Duration::from_secs(30), "{:?}: {result:?}", start.elapsed());
         if result.is_ok() {
             complete += 1;
