@@ -41,8 +41,8 @@ impl<T> Drop for OfProcess<T> {
     }
 }
 
-/// A static value of which every process has its own. In a child of `fork` the lock of its parent's may be held
-/// for ever, by a thread that the child does not have, so that it must not even be tried.
+/// A static value of which every process has its own. In a child of `fork` the lock of its parent's value may
+/// be held for ever, by a thread that the child does not have.
 pub(crate) struct PerProcess<T> {
     first: OnceLock<Box<Entry<T>>>,
     new: fn() -> T,
