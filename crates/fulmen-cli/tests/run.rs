@@ -217,6 +217,20 @@ fn minus_one_token_is_no_limit() {
     assert!(code == Some(2) && stderr.contains("-2 is not in -1.."), "{stderr}");
 }
 
+/// A model that needs more memory than there is: the message has the options that help.
+#[test]
+fn memory_that_is_short_is_explained_by_options() {
+    let (_folder, path) = model();
+    set_context(&path, 1 << 28);
+    let args = ["run", &path, "Hi", "--device", "cpu", "--context", "268435456"];
+    let (stdout, stderr, code) = piped(&args, b"");
+    assert_eq!((stdout.as_str(), code), ("", Some(1)), "{stderr}");
+    for words in ["not enough memory", "available", "--context N", "--kv q8_0"] {
+        assert!(stderr.contains(words), "{words:?} is not in {stderr}");
+    }
+    assert!(!stderr.contains("--gpu-layers"), "{stderr}");
+}
+
 /// Names that options had before still work.
 #[test]
 fn old_option_names_are_aliases() {

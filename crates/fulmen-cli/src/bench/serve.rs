@@ -120,7 +120,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["url", "mock", "rate", "shared_prefix"])]
     engine: bool,
 
-    /// The same bits alone and in any batch.
+    /// Give each request the same bits whatever else is in its batch.
     #[arg(long)]
     batch_invariant: bool,
 

@@ -13,7 +13,6 @@ use clap::{CommandFactory, FromArgMatches, Subcommand};
 
 pub(crate) use error::ConfigError;
 pub(crate) use layers::Config;
-#[cfg(feature = "server")]
 pub(crate) use settings::BUILTIN;
 
 /// The configuration of this process.

@@ -45,8 +45,11 @@ fn models_are_listed_shown_and_removed() {
         assert_eq!((stdout.as_str(), code), ("", Some(2)), "{stderr}");
         assert!(stderr.contains(words), "{stderr}");
     };
-    usage(&["rm", "--yes", "org/name"], "org/name means several models: org/name:Q4_K_M, org/name:Q8_0");
-    usage(&["rm", "org/name:Q8_0"], "--yes removes without asking");
+    usage(
+        &["rm", "--yes", "org/name"],
+        "org/name matches several models: org/name:Q4_K_M, org/name:Q8_0; give",
+    );
+    usage(&["rm", "org/name:Q8_0"], "standard input is not a terminal; pass --yes");
     usage(&["rm", "--yes", "/"], "/ is a file or folder");
     let words = ["no downloaded model is called org/nmae:Q8_0; did you mean org/name:Q8_0"];
     home.refused(&server, &["rm", "--yes", "org/name:Q8_0", "org/nmae:Q8_0"], &words);
@@ -160,10 +163,13 @@ fn wrong_names_are_errors_and_never_stories() {
         let mut command = home.command(&server.address, args);
         output(command.env("FULMEN_CONFIG", &file).current_dir(home.0.path()))
     };
-    let cases: [(&str, &[&str]); 9] = [
+    let cases: [(&str, &[&str]); 12] = [
         ("org/nam", &["no such model in the cache", "`fulmen pull org/nam`", "did you mean org/name:Q8_0?"]),
         ("litle", &["is called litle", "did you mean little?"]),
-        ("qwen3", &["is called qwen3", "`fulmen list` lists"]),
+        ("qwen3", &["is called qwen3", "`fulmen list` lists", "`fulmen pull ORG/NAME` downloads one"]),
+        ("mistral", &["is called mistral", "`fulmen pull ORG/NAME` downloads one"]),
+        ("gpt-oss", &["is called gpt-oss"]),
+        ("Gemma", &["is called Gemma"]),
         ("llama3.2:1b", &["is called llama3.2:1b"]),
         ("story-q8-0.gguf", &["No such file", "did you mean story-q8_0.gguf?"]),
         ("./story.gguf", &["./story.gguf: cannot open it: No such file"]),
@@ -172,14 +178,20 @@ fn wrong_names_are_errors_and_never_stories() {
         ("hf.co/org/nme", &["did you mean org/name:Q8_0?"]),
     ];
     for (word, expected) in cases {
-        for args in [&["run", word][..], &["run", word, "Hi"], &["inspect", word], &["tokenize", word, "x"]] {
+        for args in [
+            &["run", word][..],
+            &["run", word, "Hi"],
+            &["inspect", word],
+            &["tokenize", word, "x"],
+            &["chat", word],
+        ] {
             let (stdout, stderr, code) = run(args);
             assert_eq!((stdout.as_str(), code), ("", Some(1)), "{args:?}: {stderr}");
             expected.iter().for_each(|words| assert!(stderr.contains(words), "{args:?}: {words}: {stderr}"));
         }
     }
     let (_, stderr, _) = run(&["run", "qwen3"]);
-    assert!(stderr.contains("is passed with --prompt"), "{stderr}");
+    assert!(stderr.contains("if this is a prompt, pass it with --prompt"), "{stderr}");
     let (_, stderr, code) = run(&["run", "--prompt", "qwen3", "-n", "2", "--device", "cpu"]);
     assert_eq!(code, Some(0), "{stderr}");
     let generate = ["-n", "3", "--device", "cpu", "--raw"];
