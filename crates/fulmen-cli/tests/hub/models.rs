@@ -4,6 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
+#[cfg(unix)]
+use crate::common::terminal::Terminal;
 use crate::common::{fulmen, output};
 use crate::server::{Faults, Server, sha256};
 use crate::{Home, noise, tiny};
@@ -82,38 +84,23 @@ fn interrupted_downloads_are_listed_and_removed() {
 }
 
 /// On a terminal the question comes first, and anything but yes keeps the model.
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
 #[test]
 fn rm_asks_on_a_terminal() {
     let server = Server::new(&[("a.gguf", &noise(42, 3000))]);
     let home = Home::new();
     home.pulled(&server, &["pull", "org/name"]);
-    // `script` runs a command on a terminal of its own.
     let answer = |answer: &str| {
-        let program = env!("CARGO_BIN_EXE_fulmen");
-        let line = format!("printf '{answer}\\n' | script -qec '{program} rm org/name' /dev/null");
-        let mut command = home.command(&server.address, &[]);
-        let mut shell = std::process::Command::new("sh");
-        shell.args(["-c", &line]);
-        for (name, value) in command.args([""; 0]).get_envs() {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
-        }
-        output(&mut shell).0
+        let mut command = home.command(&server.address, &["rm", "org/name"]);
+        let mut terminal = Terminal::start(&mut command);
+        terminal.wait_for("remove org/name:a.gguf (2.9 KiB)? [y/N]");
+        terminal.send(format!("{answer}\n").as_bytes());
+        terminal.finish()
     };
-    if !std::process::Command::new("script").arg("--version").output().is_ok_and(|out| out.status.success()) {
-        println!("skipped: `script` is not installed");
-        return;
-    }
-    let seen = answer("n");
-    assert!(
-        seen.contains("remove org/name:a.gguf (2.9 KiB)? [y/N]") && seen.contains("nothing was removed"),
-        "{seen}"
-    );
+    let (seen, code) = answer("n");
+    assert!(seen.contains("nothing was removed") && code == Some(1), "{seen}");
     assert!(home.repo().exists());
-    assert!(answer("y").contains("removed org/name:a.gguf"));
+    assert!(answer("y").0.contains("removed org/name:a.gguf"));
     assert!(!home.repo().exists());
 }
 
