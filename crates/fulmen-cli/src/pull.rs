@@ -19,9 +19,9 @@ use crate::output::{columns, counted, print, print_text, printable};
 /// (hf.co/ORG/NAME), the URL of its page or file, or an alias of the configuration file. FILE may be any part
 /// of a file name that is unique, such as Q8_0. Without it, the GGUF file in Q4_K_M or the closest type is
 /// downloaded, or the safetensors files if there is no GGUF file. All parts of a split model are downloaded,
-/// if the disk has enough space. Files in the cache are not downloaded again, and every file is verified
-/// against the hash that the server sends. The path of the model is printed; other commands also find it by
-/// name: `fulmen run ORG/NAME`.
+/// if the disk has enough space. Files in the cache are not downloaded again, and each file is verified if
+/// the server sends its hash. The path of the model is printed; other commands also find it by name: `fulmen
+/// run ORG/NAME`.
 ///
 /// Ctrl-C, SIGTERM and SIGHUP keep what was downloaded so far, and the same command resumes there. `fulmen
 /// list` shows such files and `fulmen rm` removes them.

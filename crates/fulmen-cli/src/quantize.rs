@@ -21,7 +21,7 @@ use fulmen_model::source::{self, TensorInfo};
 use crate::error::CommandError;
 use crate::model::find::{FindError, find};
 use crate::model::interrupt::{self, CancelOnCtrlC};
-use crate::output::{columns, print};
+use crate::output::{columns, print, printable};
 use crate::select::hardware_threads;
 
 /// Store a model in smaller types.
@@ -163,7 +163,7 @@ fn dry_run(plan: &QuantizePlan) -> String {
     let row = |tensor: &TensorInfo| {
         let dims: Vec<String> = tensor.dims().iter().map(usize::to_string).collect();
         let size = format_bytes(tensor.bytes() as u64);
-        vec![tensor.name().to_owned(), dims.join(" x "), tensor.dtype().to_string(), size]
+        vec![printable(tensor.name()), dims.join(" x "), tensor.dtype().to_string(), size]
     };
     let rows: Vec<Vec<String>> = plan.tensors().iter().map(row).collect();
     let table = columns(&["tensor", "shape", "type", "size"], &rows);

@@ -181,7 +181,7 @@ pub enum HubError {
         available: u64,
     },
     /// Something in the cache that this program did not put there, where it would write.
-    #[error("{} is {what}; remove it, nothing is written through it", path.display())]
+    #[error("refusing to write through {}: it is {what}; remove it and try again", path.display())]
     NotOurs {
         /// The file or folder.
         path: PathBuf,

@@ -119,7 +119,7 @@ async fn serve(
 /// Waits for Ctrl-C or SIGTERM. A second Ctrl-C ends the program.
 async fn ended() {
     wait_for_signal().await;
-    tell("shutting down: answers that have begun are finished; Ctrl-C ends them");
+    tell("shutting down: finishing answers in progress; press Ctrl-C to stop now");
     tokio::spawn(async {
         wait_for_signal().await;
         std::process::exit(crate::model::interrupt::EXIT_CODE);

@@ -171,7 +171,7 @@ pub(super) struct EngineLimits {
     #[arg(long)]
     no_prefix_cache: bool,
 
-    /// The same bits alone and in any batch.
+    /// Give each request the same bits whatever else is in its batch.
     #[arg(long)]
     batch_invariant: bool,
 
