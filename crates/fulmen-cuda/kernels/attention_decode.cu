@@ -2,18 +2,18 @@
 // KV store of the new rows. Launched by src/kernels/attention_decode.rs for 1 to 16 rows of one sequence, or
 // for a decode batch of up to 1024 rows (with the fused store: up to 32, or any number with clusters if the
 // call says that its rows decode); one new token per row. Other types of cache and head sizes:
-// attention_decode_{q8_0,f32,odd}.cu.
+// attention_decode_{q8_0,f32,other_dims}.cu.
 //
-// Grid: x = n_kv_heads * parts * CLUSTER, y = rows; 256 threads (8 warps). A block computes up to 8 query
+// Grid: x = n_kv_heads * parts * SPLITS, y = rows; 256 threads (8 warps). A block computes up to 8 query
 // heads of one KV head for one row, so K and V are read once for all of them; parts = ceil(query heads per KV
-// head / 8). CLUSTER blocks (1, 2, 4 or 8; fewer with more rows) split the context of a row and part. They
-// are a thread block cluster. Before compute capability 9.0, which has none, they leave their partial results
-// in global memory, and a second kernel, `attention_decode_combine_<head_dim>`, combines them; a block has
-// 128 threads and rings of 64 KiB there.
+// head / 8). SPLITS blocks (1, 2, 4 or 8; fewer with more rows) split the context of a row and part. They are
+// a thread block cluster. Before compute capability 9.0, which has none, they leave their partial results in
+// global memory, and a second kernel, `attention_decode_combine_<head_dim>`, combines them; a block has 128
+// threads and rings of 64 KiB there.
 //
-// Split-KV: positions are cut into tiles of 16. Tile t belongs to block t % CLUSTER and there to warp t /
-// CLUSTER % 8. Each warp has a private ring of STAGES tiles (K and V) filled by cp.async; no block barrier is
-// needed in the mainloop.
+// Split-KV: positions are cut into tiles of 16. Tile t belongs to block t % SPLITS and there to warp
+// t / SPLITS % 8. Each warp has a private ring of STAGES tiles (K and V) filled by cp.async; no block barrier
+// is needed in the mainloop.
 //   1. Tile loader: the first STAGES - 1 tiles are requested before griddepcontrol.wait, because all
 //      positions but the new ones are in the cache already (PDL; with `fused_store` = 0 the kernel waits
 //      first).
@@ -40,7 +40,7 @@
 // f16 (kv.cuh). A tile lies in one page; lane l of a warp looks up the page of the warp's l-th tile, at the
 // start and again every 32 tiles, so the mainloop does not wait for the table. Tiles in shared memory:
 // attention_decode_f16.cuh. Partial results, f32: per warp O [warp][8][head_dim] over the rings, max and sum
-// [warp][8]; per block of a cluster (DSMEM) o [sender][8 * head_dim / CLUSTER], max and sum [sender][8];
+// [warp][8]; per block of a cluster (DSMEM) o [sender][8 * head_dim / SPLITS], max and sum [sender][8];
 // without clusters [row][part of a KV head][split][8 * (head_dim + 2)]: O, max and sum, the max in base 2.
 // Preconditions: head_dim 64 or 128; caches 16-byte aligned; out overlaps nothing that is read; single_row:
 // at most 8 query heads per KV head; with fused_store, all dims of a head are rotated, and no running kernel
@@ -55,15 +55,15 @@
 
 #include "attention_decode.cuh"
 
-#define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW) \
-    DECODE_KERNEL(KV_F16, attention_decode, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)
+#define KERNEL(NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW) \
+    DECODE_KERNEL(KV_F16, attention_decode, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW)
 KERNEL(single_row, 64, 8, 2, true)
 KERNEL(single_row, 128, 8, 2, true)
 // Rings of 192 KiB with heads of 128 dims, of 128 KiB with heads of 64 (single_row: 128 and 64 KiB); without
 // clusters of 64 KiB (single_row: 64 and 32 KiB).
-#define KERNELS(CLUSTER)                            \
-    KERNEL(cluster##CLUSTER, 64, CLUSTER, 4, false) \
-    KERNEL(cluster##CLUSTER, 128, CLUSTER, HAS_CLUSTERS ? 3 : 2, false)
+#define KERNELS(SPLITS)                           \
+    KERNEL(cluster##SPLITS, 64, SPLITS, 4, false) \
+    KERNEL(cluster##SPLITS, 128, SPLITS, HAS_CLUSTERS ? 3 : 2, false)
 KERNELS(1)
 KERNELS(2)
 KERNELS(4)

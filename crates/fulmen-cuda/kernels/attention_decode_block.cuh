@@ -62,7 +62,7 @@ struct AttentionDecodeArgs {
     const u32* work;  // of a mixed step: its first entry is the number of rows that decode
     u32 panel_rows;   // padded rows of the panels; 0 for fragments
     u32 panel_order;
-    ScoreArgs scores;  // only read by kernels with SCORES and by those that combine splits
+    ScoreArgs scores;  // only read by kernels with SCORE_MODS and by those that combine splits
 };
 #include "layout/attention_decode_block.cuh"
 
@@ -206,17 +206,17 @@ struct TileCopy;
 template <typename Block, KvType TYPE>
 struct TileMath;
 
-// CLUSTER: blocks among which the context of a row is split (split-KV): a cluster where HAS_CLUSTERS, blocks
+// SPLITS: blocks among which the context of a row is split (split-KV): a cluster where HAS_CLUSTERS, blocks
 // that leave their results in global memory otherwise. STAGES: tiles in a warp's ring. SINGLE_ROW: the grid
-// has one row, and the code is kept as short as possible. SCORES: there may be score modifiers
+// has one row, and the code is kept as short as possible. SCORE_MODS: there may be score modifiers
 // (attention_scores.cuh).
-template <KvType TYPE_, int HEAD_DIM_, int CLUSTER_, int STAGES_, bool SINGLE_ROW_, bool SCORES_>
+template <KvType TYPE_, int HEAD_DIM_, int SPLITS_, int STAGES_, bool SINGLE_ROW_, bool SCORE_MODS_>
 struct DecodeBlock {
     static constexpr KvType TYPE = TYPE_;
-    static constexpr int HEAD_DIM = HEAD_DIM_, CLUSTER = CLUSTER_, STAGES = STAGES_;
-    static constexpr bool SINGLE_ROW = SINGLE_ROW_, SCORES = SCORES_;
+    static constexpr int HEAD_DIM = HEAD_DIM_, SPLITS = SPLITS_, STAGES = STAGES_;
+    static constexpr bool SINGLE_ROW = SINGLE_ROW_, SCORE_MODS = SCORE_MODS_;
     static constexpr int WARPS = decode_warps<TYPE, HEAD_DIM>(), THREADS = WARPS * 32;
-    static constexpr int TILES_PER_ROUND = CLUSTER * WARPS;
+    static constexpr int TILES_PER_ROUND = SPLITS * WARPS;
     static constexpr float MASKED = -1e30f;
     using Head = WarpHead<HEAD_DIM>;
     using Tile = KvTile<TYPE, HEAD_DIM>;
@@ -227,13 +227,13 @@ struct DecodeBlock {
         float q_scale[MAX_GROUP];
         float warp_max[WARPS][MAX_GROUP], warp_sum[WARPS][MAX_GROUP], block_max[MAX_GROUP];
         float2 cos_sin[SINGLE_ROW ? HEAD_DIM / 2 : 1];
-        float sinks[SCORES ? MAX_GROUP : 1];  // in base 2
+        float sinks[SCORE_MODS ? MAX_GROUP : 1];  // in base 2
     };
 
     // What the blocks of the cluster have accumulated for the slice of O that this block finishes.
-    static constexpr int SENDERS = HAS_CLUSTERS ? CLUSTER : 1;
+    static constexpr int SENDERS = HAS_CLUSTERS ? SPLITS : 1;
     struct ClusterPartials {
-        float o[SENDERS][MAX_GROUP * HEAD_DIM / CLUSTER], max[SENDERS][MAX_GROUP], sum[SENDERS][MAX_GROUP];
+        float o[SENDERS][MAX_GROUP * HEAD_DIM / SPLITS], max[SENDERS][MAX_GROUP], sum[SENDERS][MAX_GROUP];
     };
 
     const AttentionDecodeArgs& args;
@@ -241,9 +241,9 @@ struct DecodeBlock {
     ClusterPartials& partials;
     u8* const rings;  // of all warps
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-    const u32 split = blockIdx.x % CLUSTER;  // also the block's rank in its cluster
+    const u32 split = blockIdx.x % SPLITS;  // also the block's rank in its cluster
     const u32 row;
-    const HeadPart part = HeadPart::of<SINGLE_ROW>(args, blockIdx.x / CLUSTER);
+    const HeadPart part = HeadPart::of<SINGLE_ROW>(args, blockIdx.x / SPLITS);
     const u32 kv_head = part.kv_head, group = part.heads;
     const bool neox = args.rope.neox;
 
@@ -258,25 +258,25 @@ struct DecodeBlock {
     // Positions below this are in the cache when the kernel starts.
     const u32 cached = valid ? position + (args.fused_store ? 0 : 1) : 0;
     // The first position that the row sees.
-    const u32 first_visible = SCORES ? args.scores.first_visible(position) : 0;
+    const u32 first_visible = SCORE_MODS ? args.scores.first_visible(position) : 0;
     const u32 tiles = valid ? position / TILE + 1 : 0, last_tile = position / TILE,
               first_tile = first_tile_of(warp);
     const u32 ring = shared_address(rings) + warp * STAGES * STAGE_BYTES;
 
     // The first tile of a warp, which has every TILES_PER_ROUND-th: the first that the row sees some of.
     DEVICE u32 first_tile_of(u32 warp) const {
-        const u32 first = split + CLUSTER * warp;
-        if (!SCORES) return first;
+        const u32 first = split + SPLITS * warp;
+        if (!SCORE_MODS) return first;
         const u32 behind = first_visible / TILE - min(first_visible / TILE, first);
         return first + (behind + TILES_PER_ROUND - 1) / TILES_PER_ROUND * TILES_PER_ROUND;
     }
 
     // The round in which a warp has a tile.
     DEVICE u32 round_of(u32 tile, u32 warp) const {
-        return (SCORES ? tile - first_tile_of(warp) : tile) / TILES_PER_ROUND;
+        return (SCORE_MODS ? tile - first_tile_of(warp) : tile) / TILES_PER_ROUND;
     }
 
-    DEVICE bool sees(u32 at) const { return at <= position && (!SCORES || at >= first_visible); }
+    DEVICE bool sees(u32 at) const { return at <= position && (!SCORE_MODS || at >= first_visible); }
 
     // Bytes from the start of a cache to this KV head of a page.
     DEVICE u64 page_offset(u32 page) const {

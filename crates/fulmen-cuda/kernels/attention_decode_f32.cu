@@ -13,9 +13,9 @@
 // 610 tok/s, with an f16 cache 823 (H200).
 #include "attention_decode.cuh"
 
-#define KERNELS(CLUSTER)                                                                                    \
-    DECODE_KERNEL(KV_F32, attention_decode_f32, cluster##CLUSTER, 64, CLUSTER, HAS_CLUSTERS ? 3 : 2, false) \
-    DECODE_KERNEL(KV_F32, attention_decode_f32, cluster##CLUSTER, 128, CLUSTER, HAS_CLUSTERS ? 3 : 2, false)
+#define KERNELS(SPLITS)                                                                                   \
+    DECODE_KERNEL(KV_F32, attention_decode_f32, cluster##SPLITS, 64, SPLITS, HAS_CLUSTERS ? 3 : 2, false) \
+    DECODE_KERNEL(KV_F32, attention_decode_f32, cluster##SPLITS, 128, SPLITS, HAS_CLUSTERS ? 3 : 2, false)
 KERNELS(1)
 KERNELS(2)
 KERNELS(4)

@@ -10,14 +10,14 @@
 // 1000 positions (9.7 us a layer). Several rows: not measured alone.
 #include "attention_decode.cuh"
 
-#define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW) \
-    DECODE_KERNEL(KV_Q8_0, attention_decode_q8_0, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)
+#define KERNEL(NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW) \
+    DECODE_KERNEL(KV_Q8_0, attention_decode_q8_0, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW)
 // Rings of 136 KiB with heads of 128 dims, of 102 KiB with heads of 64; without clusters of half of that.
 KERNEL(single_row, 64, 8, 6, true)
 KERNEL(single_row, 128, 8, 4, true)
-#define KERNELS(CLUSTER)                            \
-    KERNEL(cluster##CLUSTER, 64, CLUSTER, 6, false) \
-    KERNEL(cluster##CLUSTER, 128, CLUSTER, 4, false)
+#define KERNELS(SPLITS)                           \
+    KERNEL(cluster##SPLITS, 64, SPLITS, 6, false) \
+    KERNEL(cluster##SPLITS, 128, SPLITS, 4, false)
 KERNELS(1)
 KERNELS(2)
 KERNELS(4)

@@ -23,8 +23,8 @@ template <int HEAD_DIM>
 struct KvTile<KV_Q8_0, HEAD_DIM> {
     static constexpr int GROUPS = HEAD_DIM / 32;  // dims with one scale
     static constexpr int CHUNKS = HEAD_DIM / 16;  // 16-byte chunks of a row
-    static constexpr int VALUE_BYTES = TILE * HEAD_DIM, SCALE_BYTES = TILE * GROUPS * 2;  // of K, and of V
-    static constexpr int STAGE_BYTES = (2 * (VALUE_BYTES + SCALE_BYTES) + 127) / 128 * 128;
+    static constexpr int QUANT_BYTES = TILE * HEAD_DIM, SCALE_BYTES = TILE * GROUPS * 2;  // of K, and of V
+    static constexpr int STAGE_BYTES = (2 * (QUANT_BYTES + SCALE_BYTES) + 127) / 128 * 128;
     static constexpr int PAGE_SCALES = KV_PAGE * HEAD_DIM;                 // bytes before them
     static constexpr int PAGE_BYTES = PAGE_SCALES + KV_PAGE * GROUPS * 2;  // of a head
 
@@ -68,7 +68,7 @@ struct KvTile<KV_Q8_0, HEAD_DIM> {
 
     // Bytes from the start of a tile in shared memory to the scales of a row of K or V.
     static DEVICE u32 scales_offset(bool is_key, u32 row) {
-        return 2 * VALUE_BYTES + (is_key ? 0 : SCALE_BYTES) + row * (GROUPS * 2);
+        return 2 * QUANT_BYTES + (is_key ? 0 : SCALE_BYTES) + row * (GROUPS * 2);
     }
 
     // Zeroes the scales of the values of the first `rows` positions of a tile in shared memory, by one warp.
@@ -104,7 +104,7 @@ struct KvTile<KV_Q8_0, HEAD_DIM> {
             }
             if (loaded) {
                 tile[is_key ? key_offset(row, group * 2 + lane / 16) + lane % 16
-                            : VALUE_BYTES + value_offset(row, group) + lane] = quant;
+                            : QUANT_BYTES + value_offset(row, group) + lane] = quant;
                 if (lane == 0) ((u16*)(tile + scales_offset(is_key, row)))[group] = scale;
             }
         }
@@ -125,7 +125,7 @@ struct TileCopy<Block, KV_Q8_0> {
         : lane(lane),
           copy_row(lane / CHUNKS),
           key_to(Tile::key_offset(lane / CHUNKS, lane % CHUNKS)),
-          value_to(Tile::value_offset(lane / CHUNKS, lane % CHUNKS / 2) + lane % 2 * 16 + Tile::VALUE_BYTES) {
+          value_to(Tile::value_offset(lane / CHUNKS, lane % CHUNKS / 2) + lane % 2 * 16 + Tile::QUANT_BYTES) {
         static_assert(TILE * CHUNKS % 32 == 0 && (32 % CHUNKS != 0 || ROWS_PER_COPY % 2 == 0));
     }
 
@@ -153,7 +153,7 @@ struct TileCopy<Block, KV_Q8_0> {
     DEVICE void copy_rows(u32 to, const u8* k, const u8* v, u32 left) const {
         if constexpr (I < TILE * CHUNKS / 32 && 32 % CHUNKS != 0) {
             const u32 row = (I * 32 + lane) / CHUNKS, chunk = (I * 32 + lane) % CHUNKS;
-            const u32 value = Tile::VALUE_BYTES + Tile::value_offset(row, chunk / 2) + chunk % 2 * 16;
+            const u32 value = Tile::QUANT_BYTES + Tile::value_offset(row, chunk / 2) + chunk % 2 * 16;
             cp_async_if<16, I * 512>(row < left, to + Tile::key_offset(row, chunk), k);
             cp_async_if<16, I * 512>(row < left, to + value, v);
             copy_rows<I + 1>(to, k, v, left);
@@ -296,7 +296,7 @@ struct TileMath<Block, KV_Q8_0> {
             for (int i = 0; i < 2; i++)
                 scales[group][i] = rows[2 * i].at[group] | (u32)rows[2 * i + 1].at[group] << 16;
         update_reference(scales);
-        const u32 first = tile + Tile::VALUE_BYTES + Tile::value_offset(lane % 4 * 2, 0) + lane / 4 * 4;
+        const u32 first = tile + Tile::QUANT_BYTES + Tile::value_offset(lane % 4 * 2, 0) + lane / 4 * 4;
 #pragma unroll
         for (int group = 0; group < GROUPS; group++) {
             const u32 a0 = mul_f16x2(p0, mul_f16x2(scales[group][0], inverse)),

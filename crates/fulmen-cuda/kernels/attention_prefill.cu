@@ -25,7 +25,7 @@
 #include "attention_prefill.cuh"
 
 // The slots of a tile's query rows in shared memory, and its sequences one after the other.
-template <typename Tile, u32 BLOCK_M, u32 THREADS, bool SCORES>
+template <typename Tile, u32 BLOCK_M, u32 THREADS, bool SCORE_MODS>
 struct SequenceScan {
     static constexpr u32 NONE = ~0u;
 
@@ -63,7 +63,7 @@ struct SequenceScan {
         for (u32 i = threadIdx.x; i < BLOCK_M; i += THREADS) {
             bool same = sequence[i] == id;
             if (same) atomicMax(&max_kv_len, kv_len[i]);
-            if (SCORES && same) atomicMin(&own_min_kv_len, kv_len[i]);
+            if (SCORE_MODS && same) atomicMin(&own_min_kv_len, kv_len[i]);
             if (tile.has(i)) atomicMin(&min_kv_len, same ? kv_len[i] : 0);
         }
         if (threadIdx.x == 0) next_sequence = NONE;
@@ -72,45 +72,47 @@ struct SequenceScan {
     }
 
     // The positions of a sequence that query rows `q_row` and `q_row + 8` see.
-    DEVICE VisibleKeys<SCORES> visible_keys(const AttentionArgs& args, const Sequence& of, u32 q_row) const {
-        VisibleKeys<SCORES> visible = {};
+    DEVICE VisibleKeys<SCORE_MODS> visible_keys(const AttentionArgs& args, const Sequence& of,
+                                                u32 q_row) const {
+        VisibleKeys<SCORE_MODS> visible = {};
 #pragma unroll
         for (u32 j = 0; j < 2; j++) {
             const u32 row = q_row + 8 * j;
             visible.end[j] = sequence[row] == of.id ? kv_len[row] : 0;
-            if (SCORES && visible.end[j]) visible.begin[j] = args.scores.first_visible(visible.end[j] - 1);
+            if (SCORE_MODS && visible.end[j])
+                visible.begin[j] = args.scores.first_visible(visible.end[j] - 1);
         }
         return visible;
     }
 
     // The first position that some row of the sequence sees.
     static DEVICE u32 first_visible(const AttentionArgs& args, const Sequence& of) {
-        return SCORES ? args.scores.first_visible(of.own_min_kv_len - 1) : 0;
+        return SCORE_MODS ? args.scores.first_visible(of.own_min_kv_len - 1) : 0;
     }
 
     // Whether some row does not see all positions of a tile.
     template <u32 BLOCK_N>
     static DEVICE bool is_masked(const AttentionArgs& args, const Sequence& of, u32 first_position) {
         return first_position + BLOCK_N > of.min_kv_len ||
-               (SCORES && first_position < args.scores.first_visible(of.max_kv_len - 1));
+               (SCORE_MODS && first_position < args.scores.first_visible(of.max_kv_len - 1));
     }
 };
 
 // The running max and sum of a thread's two query rows.
-template <u32 BLOCK_N, bool SCORES>
+template <u32 BLOCK_N, bool SCORE_MODS>
 struct OnlineSoftmax {
     float row_max[2] = {-INFINITE, -INFINITE}, row_sum[2] = {}, rescale[2];
 
     // Scales and masks S, turns it into P = 2^(S - max) and sets the factors that rescale O.
     DEVICE void update(const AttentionArgs& args, float (&s)[BLOCK_N / 8][4], const float (&q_scale)[2],
-                       u32 first_position, bool masked, const VisibleKeys<SCORES>& visible) {
+                       u32 first_position, bool masked, const VisibleKeys<SCORE_MODS>& visible) {
         const u32 lane = threadIdx.x % 32;
 #pragma unroll
         for (u32 i = 0; i < BLOCK_N / 8; i++)
 #pragma unroll
             for (u32 j = 0; j < 4; j++) {
                 s[i][j] *= q_scale[j / 2];
-                if (SCORES) s[i][j] = args.scores.capped(s[i][j]);
+                if (SCORE_MODS) s[i][j] = args.scores.capped(s[i][j]);
             }
         if (masked) {
 #pragma unroll
@@ -286,11 +288,11 @@ DEVICE void mainloop(Kernel& block, const Sequence& sequence) {
 }
 
 // Lane 4 g + t holds query rows g and g + 8 of its warp's 16.
-template <KvType TYPE_, int HEAD_DIM_, int WARPS, bool SCORES_>
+template <KvType TYPE_, int HEAD_DIM_, int WARPS, bool SCORE_MODS_>
 struct Prefill {
     static constexpr KvType TYPE = TYPE_;
     static constexpr int HEAD_DIM = HEAD_DIM_;
-    static constexpr bool SCORES = SCORES_;
+    static constexpr bool SCORE_MODS = SCORE_MODS_;
     static constexpr u32 BLOCK_M = WARPS * 16, BLOCK_N = HEAD_DIM == 256 ? 32 : 64, THREADS = WARPS * 32;
     static constexpr u32 CHUNKS = HEAD_DIM / 8;  // 16-byte chunks of a head
     static constexpr u32 TILE_BYTES = BLOCK_N * HEAD_DIM * 2, STAGE_BYTES = 2 * TILE_BYTES;
@@ -299,8 +301,8 @@ struct Prefill {
     // second stage.
     static constexpr bool SHARED_Q = HEAD_DIM == 256;
     static_assert(SHARED_Q || BLOCK_M * HEAD_DIM * 2 <= STAGE_BYTES);
-    using Scan = SequenceScan<Tile, BLOCK_M, THREADS, SCORES>;
-    using Visible = VisibleKeys<SCORES>;
+    using Scan = SequenceScan<Tile, BLOCK_M, THREADS, SCORE_MODS>;
+    using Visible = VisibleKeys<SCORE_MODS>;
 
     struct Shared {
         Scan scan;
@@ -316,7 +318,7 @@ struct Prefill {
     u32 q[SHARED_Q ? 1 : HEAD_DIM / 16][4];
     float q_scale[2];
     float o[HEAD_DIM / 8][4] = {};
-    OnlineSoftmax<BLOCK_N, SCORES> softmax;
+    OnlineSoftmax<BLOCK_N, SCORE_MODS> softmax;
 
     static DEVICE u32 chunk_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row % 8))) * 16; }
     static DEVICE void sync() { __syncthreads(); }
@@ -353,7 +355,7 @@ struct Prefill {
             u32 at = lane * (HEAD_DIM / 32);
             float scale = store_query_f16(x, queries + chunk_offset(i, at / 8) + at % 8 * 2);
             const u32 row = tile.first_row + (tile.has(i) ? i / args.group : 0);
-            if (lane == 0) shared.q_scale[i] = scale * score_scale<SCORES>(args, row);
+            if (lane == 0) shared.q_scale[i] = scale * score_scale<SCORE_MODS>(args, row);
         }
         __syncthreads();
         if (!SHARED_Q) {
@@ -436,13 +438,13 @@ DEVICE void attention_prefill(const AttentionArgs& args) {
         mainloop<Kernel::TYPE, Kernel::HEAD_DIM>(block, sequence);
         previous = sequence.id;
     }
-    write_output<Kernel::SCORES>(args, block.tile, block.q_row, block.o, block.softmax);
+    write_output<Kernel::SCORE_MODS>(args, block.tile, block.q_row, block.o, block.softmax);
 }
 
-#define KERNEL(TYPE, NAME, HEAD_DIM, WARPS, SCORES)                               \
+#define KERNEL(TYPE, NAME, HEAD_DIM, WARPS, SCORE_MODS)                           \
     extern "C" __global__ void __launch_bounds__(WARPS * 32, 8 / WARPS)           \
         NAME##_##HEAD_DIM##_##WARPS(const __grid_constant__ AttentionArgs args) { \
-        attention_prefill<Prefill<TYPE, HEAD_DIM, WARPS, SCORES>>(args);          \
+        attention_prefill<Prefill<TYPE, HEAD_DIM, WARPS, SCORE_MODS>>(args);      \
     }
 #define KERNELS(TYPE, NAME, HEAD_DIM, WARPS)   \
     KERNEL(TYPE, NAME, HEAD_DIM, WARPS, false) \

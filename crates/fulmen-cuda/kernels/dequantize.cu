@@ -42,7 +42,7 @@ struct Dequantize<F32> {
     static DEVICE void chunk(const DequantizeArgs& args, const u8* row, u32 at, u8* to) {
         float x[8];
         dequantize_row8<F32>(row, at, args.k, x);
-        store_chunk_split(to, to + (u64)args.k_panels * args.rows * PANEL_BYTES, x);
+        store_chunk_split(to, to + (u64)args.k_panels * args.rows * PANEL_ROW_BYTES, x);
     }
 };
 

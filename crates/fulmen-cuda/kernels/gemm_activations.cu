@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     gemm_activations_split(const __grid_constant__ GemmActivationsArgs args) {
     pdl_begin();
-    u64 rests = (u64)args.k_panels * args.rows * PANEL_BYTES;
+    u64 rests = (u64)args.k_panels * args.rows * PANEL_ROW_BYTES;
     for_each_chunk(args, [=](const float(&x)[8], u8* to) { store_chunk_split(to, to + rests, x); });
 }
 

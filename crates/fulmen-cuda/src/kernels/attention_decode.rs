@@ -1,6 +1,6 @@
 //! Decode attention over a KV cache, with f16 and Q8_0 fused with the q/k RMS norm, RoPE and the KV store
 //! (`attention_decode.cu`, `attention_decode_q8_0.cu`, `attention_decode_f32.cu`,
-//! `attention_decode_odd.cu`, and `*_scores.cu` with score modifiers: windows, capping, temperature
+//! `attention_decode_other_dims.cu`, and `*_scores.cu` with score modifiers: windows, capping, temperature
 //! and sinks): 1 to 16 rows of one sequence, a decode batch of up to 1024 rows, or the decode rows of a mixed
 //! step.
 
@@ -375,8 +375,8 @@ impl LaunchConfig {
     fn file(self) -> &'static str {
         match (self.head_dim, self.scores) {
             (64 | 128, _) => self.name(),
-            (_, false) => "attention_decode_odd",
-            (_, true) => "attention_decode_odd_scores",
+            (_, false) => "attention_decode_other_dims",
+            (_, true) => "attention_decode_other_dims_scores",
         }
     }
 
@@ -448,7 +448,7 @@ fn combine(
     rows: u32,
 ) -> Result<(), BackendError> {
     let entry = format!("attention_decode_combine_{head_dim}");
-    let file = if matches!(head_dim, 64 | 128) { "attention_decode" } else { "attention_decode_odd" };
+    let file = if matches!(head_dim, 64 | 128) { "attention_decode" } else { "attention_decode_other_dims" };
     let threads = 32 * AMPERE_WARPS;
     let blocks = queue.blocks(&entry, width.div_ceil(threads).into())?;
     Ok(queue.launch(&Launch::new(file, &entry, blocks, threads).rows(rows), args)?)
