@@ -56,6 +56,7 @@ impl FromRequestParts<Arc<App>> for Caller {
 }
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// All routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -113,6 +114,7 @@ fn cors(options: &ServerOptions) -> Option<CorsLayer> {
         false => AllowOrigin::list(options.cors_origins.iter().filter_map(|origin| origin.parse().ok())),
     };
     let layer = CorsLayer::new().allow_origin(origins).allow_methods([Method::GET, Method::POST]);
+    let layer = layer.expose_headers([header::RETRY_AFTER, REQUEST_ID, ANTHROPIC_REQUEST_ID]);
     Some(layer.allow_headers(AllowHeaders::mirror_request()).max_age(Duration::from_secs(600)))
 }
 
@@ -136,16 +138,12 @@ async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) 
 
     let shape = ErrorShape::of_path(&path);
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        let allow = response.headers_mut().remove(header::ALLOW);
-        response = error.response(shape);
-        if let Some(methods) = allow {
-            response.headers_mut().insert(header::ALLOW, methods);
-        }
+        error.write_into(&mut response, shape);
     }
     if let Ok(value) = HeaderValue::from_str(&name) {
         response.headers_mut().insert(REQUEST_ID, value.clone());
         if shape == ErrorShape::Anthropic {
-            response.headers_mut().insert("request-id", value);
+            response.headers_mut().insert(ANTHROPIC_REQUEST_ID, value);
         }
     }
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -158,6 +158,14 @@ impl ApiError {
         }
         response
     }
+
+    /// Writes the error into a response in the shape of a path. Headers of other layers stay, such as those
+    /// that let a page of another origin read it.
+    pub(crate) fn write_into(&self, response: &mut Response<Body>, shape: ErrorShape) {
+        let body = self.json(shape).to_string();
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        *response.body_mut() = Body::from(body);
+    }
 }
 
 impl IntoResponse for ApiError {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fulmen_engine::generation::StopFinder;
-use fulmen_engine::{Constraint, Request, RequestError, Stop};
+use fulmen_engine::{Constraint, Request, Stop};
 use fulmen_model::template::ToolCall;
 
 use super::choice::{Choice, EndReason, Ending, Output, Piece, Reading, TokenLogprob, TokenUsage};
@@ -182,15 +182,7 @@ fn request(
     number: u32,
     caller: &Caller,
 ) -> Result<Request, ApiError> {
-    let context = lease.context();
-    let prompt_tokens = prompt.tokens.len();
-    if prompt_tokens == 0 {
-        return Err(RequestError::EmptyPrompt.into());
-    }
-    if prompt_tokens >= context as usize {
-        return Err(RequestError::PromptTooLong { prompt: prompt_tokens, context }.into());
-    }
-    let room = context - prompt_tokens as u32;
+    let room = prompt.room(lease.context())?;
     let mut sampling = params.sampling;
     sampling.seed = sampling.seed.wrapping_add(u64::from(number));
     let sampling = lease

@@ -11,4 +11,4 @@ pub(crate) use choices::{Answer, Choices};
 pub use params::SamplingDefaults;
 pub(crate) use params::{GenerationParams, SamplingFields};
 pub(crate) use prompt::{ChatInput, Prompt, tokenize};
-pub(crate) use stream::{Encode, Streaming, json_line, sse_data, sse_event, stream};
+pub(crate) use stream::{Encode, Streaming, json_line, sse_data, sse_event, stream, stream_ends};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fulmen_engine::RequestError;
 use fulmen_model::template::{AnswerParser, ChatOptions, Message, ToolChoice, ToolFormat, ToolSpec};
 use fulmen_model::tokenizer::Special;
 use serde_json::Value;
@@ -25,6 +26,18 @@ impl Prompt {
     /// A prompt of tokens, whose answer is plain text.
     pub(crate) fn tokens(tokens: Vec<u32>) -> Prompt {
         Prompt { tokens, ..Prompt::default() }
+    }
+
+    /// Positions of a context that are left for the answer; at least one.
+    pub(crate) fn room(&self, context: u32) -> Result<u32, ApiError> {
+        let prompt = self.tokens.len();
+        if prompt == 0 {
+            return Err(RequestError::EmptyPrompt.into());
+        }
+        match u32::try_from(prompt).ok().and_then(|prompt| context.checked_sub(prompt)) {
+            None | Some(0) => Err(RequestError::PromptTooLong { prompt, context }.into()),
+            Some(room) => Ok(room),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::generation::{EndReason, Ending, SamplingFields};
 use crate::openai::chat_types::{MAX_MESSAGES, Tool};
 use crate::openai::wire::StopParam;
-use crate::registry::Lease;
+use crate::registry::{LONGEST_KEEP_ALIVE, Lease};
 use crate::served::Grammar;
 
 /// A request for a chat.
@@ -166,7 +166,8 @@ impl KeepAlive {
         if seconds < 0.0 {
             return Ok(None);
         }
-        Duration::try_from_secs_f64(seconds).map(Some).map_err(|_| wrong(&seconds))
+        let time = Duration::try_from_secs_f64(seconds).map_err(|_| wrong(&seconds))?;
+        Ok(Some(time.min(LONGEST_KEEP_ALIVE)))
     }
 }
 
@@ -292,6 +293,7 @@ mod tests {
         assert_eq!(time("1.5h").unwrap(), Some(Duration::from_secs(5400)));
         assert_eq!(time("250ms").unwrap(), Some(Duration::from_millis(250)));
         assert_eq!(time("-1").unwrap(), None);
+        assert_eq!(KeepAlive::Seconds(1e19).time().unwrap(), Some(LONGEST_KEEP_ALIVE));
         assert_eq!(KeepAlive::Seconds(0.0).time().unwrap(), Some(Duration::ZERO));
         assert!(time("soon").is_err() && time("").is_err() && KeepAlive::Seconds(1e300).time().is_err());
     }

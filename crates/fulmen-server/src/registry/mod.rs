@@ -59,6 +59,10 @@ where
     }
 }
 
+/// The longest time that a model can be told to stay loaded, 100 years: the time of its end can always be
+/// computed and written.
+pub(crate) const LONGEST_KEEP_ALIVE: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 /// How models are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistryOptions {
@@ -215,6 +219,7 @@ impl Registry {
         *entry.lock() = State::Loading(loading.clone());
         let (entry, loader) = (Arc::clone(entry), Arc::clone(&self.loader));
         let keep_alive = entry.spec.keep_alive.or(self.options.keep_alive);
+        let keep_alive = keep_alive.map(|time| time.min(LONGEST_KEEP_ALIVE));
         // The load goes on if the client that asked for it goes away: others may wait for it.
         tokio::task::spawn_blocking(move || {
             let load = std::panic::AssertUnwindSafe(|| loader.load(&entry.spec));

@@ -53,6 +53,41 @@ fn the_prompt_is_echoed() {
 }
 
 #[test]
+fn a_prompt_alone_is_echoed_as_a_stream_and_checked() {
+    let server = start(scripted(&[" bird"]));
+    let body = json!({
+        "prompt": ["A little", "A big"], "echo": true, "max_tokens": 0, "n": 2, "stream": true,
+        "stream_options": { "include_usage": true },
+    });
+    let chunks = server.post(PATH, &body).chunks();
+    let mut texts = vec![String::new(); 4];
+    let mut ends = vec![0; 4];
+    for chunk in &chunks[..chunks.len() - 1] {
+        let choice = &chunk["choices"][0];
+        let at = choice["index"].as_u64().unwrap() as usize;
+        texts[at] += choice["text"].as_str().unwrap();
+        ends[at] += usize::from(choice["finish_reason"] == "length");
+    }
+    assert_eq!(texts, ["A little", "A little", "A big", "A big"]);
+    assert_eq!(ends, [1; 4]);
+    let usage = &chunks.last().unwrap()["usage"];
+    assert_eq!(usage["completion_tokens"], 0);
+    let tokens = |text| TOKENIZER.encode_prompt(text, Special::AsText).len();
+    assert_eq!(usage["prompt_tokens"], tokens("A little") + tokens("A big"));
+    // As any prompt, it must fit into the context.
+    for stream in [false, true] {
+        let long = json!({ "prompt": vec![5; 5000], "echo": true, "max_tokens": 0, "stream": stream });
+        let reply = server.post(PATH, &long);
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["code"]),
+            (400, &json!("context_length_exceeded")),
+            "{}",
+            reply.text()
+        );
+    }
+}
+
+#[test]
 fn logprobs_have_offsets() {
     let server = start(scripted(&["one two"]));
     let answer = server.ok(PATH, &json!({ "prompt": "x", "logprobs": 1, "seed": 0 }));

@@ -64,6 +64,15 @@ fn idle_models_are_unloaded() {
 }
 
 #[test]
+fn a_preset_may_keep_a_model_for_any_time() {
+    let kept = RegistryOptions { keep_alive: Some(Duration::from_secs(u64::MAX)), memory: None };
+    let server = two(kept);
+    ask(&server, "a");
+    let running = server.get("/api/ps");
+    assert_eq!(running.status, 200, "{}", running.text());
+}
+
+#[test]
 fn the_memory_budget_unloads_the_longest_unused() {
     let server = two(RegistryOptions { memory: Some(1500), ..RegistryOptions::default() });
     let loaded = || server.registry.loaded().into_iter().map(|(name, _)| name).collect::<Vec<_>>();

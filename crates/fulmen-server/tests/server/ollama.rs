@@ -62,6 +62,19 @@ fn an_empty_prompt_loads_and_unloads() {
     assert_eq!(server.get("/api/ps").json()["models"], json!([]));
 }
 
+/// The time of the end is beyond what a clock can show.
+#[test]
+fn a_model_may_stay_for_any_time() {
+    let server = start(scripted(&["x"]));
+    for time in [json!(1e19), json!(1e9), json!("5000000h"), json!(1.8e19), json!(-1)] {
+        server.ok("/api/generate", &json!({ "model": "test", "keep_alive": time }));
+        let running = server.get("/api/ps");
+        assert_eq!(running.status, 200, "{time}: {}", running.text());
+        let expires = running.json()["models"][0]["expires_at"].as_str().unwrap().to_owned();
+        assert!(expires.as_str() > "2050" && expires.as_str() < "2400", "{time}: {expires}");
+    }
+}
+
 #[test]
 fn models_are_listed_and_shown() {
     let server = start(scripted(&["x"]));
