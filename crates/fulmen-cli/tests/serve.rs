@@ -18,7 +18,11 @@ struct Server {
 }
 
 fn start(args: &[&str], keys: &str) -> Server {
-    let mut command = fulmen(&["serve", "--port", "0", "--device", "cpu"]);
+    start_by(fulmen(&["serve", "--port", "0", "--device", "cpu"]), args, keys)
+}
+
+/// Starts a server by a command that is `fulmen serve` or leads to it.
+fn start_by(mut command: Command, args: &[&str], keys: &str) -> Server {
     if !args.contains(&"--log") {
         command.args(["--log", "off"]);
     }
@@ -301,6 +305,37 @@ fn wrong_usage_is_refused() {
     let (_, stderr, code) = output(&mut fulmen(&["ps", "--server", "http://127.0.0.1:1"]));
     assert_eq!(code, Some(1));
     assert!(stderr.contains("no server at"), "{stderr}");
+}
+
+/// A server under a limit of open files (soft, hard), and the limit that it has set itself.
+#[cfg(target_os = "linux")]
+fn under_limit(soft: u32, hard: Option<u32>, args: &[&str]) -> (Server, u32) {
+    let hard = hard.map_or(String::new(), |hard| format!(" && ulimit -Hn {hard}"));
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -Sn {soft}{hard} && exec \"$0\" \"$@\"")]);
+    command.args([env!("CARGO_BIN_EXE_fulmen"), "serve", "--port", "0", "--device", "cpu"]);
+    command.env("FULMEN_CONFIG", "").env_remove("FULMEN_DEVICE").env_remove("FULMEN_LOG");
+    let server = start_by(command, args, "");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let soft = line.split_whitespace().nth(3).unwrap().parse().unwrap();
+    (server, soft)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn every_connection_may_have_a_file() {
+    let (server, limit) = under_limit(500, None, &["--max-connections", "600"]);
+    assert!(limit >= 600, "{limit}");
+    assert_eq!(server.end(), Some(0));
+    // What the system does not allow is said, and not promised to clients.
+    let (mut server, limit) = under_limit(300, Some(300), &["--log", "text"]);
+    assert_eq!(limit, 300);
+    let mut stderr = server.child.stderr.take().unwrap();
+    assert_eq!(server.end(), Some(0));
+    let mut text = String::new();
+    stderr.read_to_string(&mut text).unwrap();
+    assert!(text.contains("allows 150 connections at the same time, not 4096"), "{text}");
 }
 
 /// What a server with these options writes to stderr about some requests.

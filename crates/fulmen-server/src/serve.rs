@@ -33,6 +33,8 @@ const HEADER_BYTES: usize = 32 << 10;
 const STALL: Duration = Duration::from_secs(60);
 /// How often models are looked at that nobody uses.
 const SWEEP: Duration = Duration::from_millis(500);
+/// How long models may take to be unloaded when the server ends.
+const UNLOAD: Duration = Duration::from_secs(5);
 /// How long to wait after a failed accept, such as one without file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -126,7 +128,8 @@ impl Server {
         app.ending.store(true, Ordering::Relaxed);
         tasks.finish(app.options.grace).await;
         sweeper.abort();
-        app.registry.clear().await;
+        // A device that hangs ends with the process.
+        let _ = tokio::time::timeout(UNLOAD, app.registry.clear()).await;
     }
 }
 

@@ -84,6 +84,11 @@ impl NetworkOptions {
         self.log == Log::Off
     }
 
+    /// Connections at the same time.
+    pub(super) fn connections(&self) -> u32 {
+        self.max_connections
+    }
+
     pub(super) fn server(&self, api_keys: Vec<String>) -> ServerOptions {
         let limits = Limits {
             body_bytes: usize::try_from(self.max_body).unwrap_or(usize::MAX),
