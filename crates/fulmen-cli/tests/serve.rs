@@ -246,7 +246,8 @@ fn keys_and_presets_come_from_files() {
     let text = "[models.tale]\naliases = [\"gpt-4o\"]\ncontext = 64\nsampling = { max_tokens = 2 }\n\
         [models.missing]\npath = \"./none.gguf\"\n";
     std::fs::write(&file, text).unwrap();
-    let server = start(&["--models-file", file.to_str().unwrap()], "first,second");
+    let server = start(&["--host", "localhost", "--models-file", file.to_str().unwrap()], "first,second");
+    assert!(server.url.starts_with("http://127.0.0.1:"), "{}", server.url);
     let body = json!({ "model": "gpt-4o", "messages": [{ "role": "user", "content": "One day" }] });
     let (status, text) = server.request("POST", "/v1/chat/completions", "second", &body.to_string());
     assert_eq!(status, 200, "{text}");
@@ -355,6 +356,24 @@ fn logged(args: &[&str]) -> String {
     let mut text = String::new();
     stderr.read_to_string(&mut text).unwrap();
     text
+}
+
+/// A line is written when its response has ended: it has the time and the tokens of a stream.
+#[test]
+fn streams_are_logged_with_their_tokens() {
+    let mut server = start(&["--log", "json"], "");
+    let body = json!({ "prompt": "Once upon a time", "max_tokens": 9, "temperature": 0, "stream": true });
+    let (status, text) = server.request("POST", "/v1/completions", "", &body.to_string());
+    assert!(status == 200 && text.contains("[DONE]"), "{text}");
+    let mut stderr = server.child.stderr.take().unwrap();
+    assert_eq!(server.end(), Some(0));
+    let mut text = String::new();
+    stderr.read_to_string(&mut text).unwrap();
+    let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let line = lines.iter().find(|line| line["path"] == "/v1/completions").expect(&text);
+    assert_eq!((&line["model"], &line["completion_tokens"]), (&json!("builtin"), &json!(9)), "{line}");
+    assert_eq!((&line["status"], &line["cut"]), (&json!(200), &json!(false)), "{line}");
+    assert!(line["ms"].as_f64().unwrap() > 0.0, "{line}");
 }
 
 #[test]

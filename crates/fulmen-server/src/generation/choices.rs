@@ -53,6 +53,7 @@ impl Choices {
         let count = prompts.len() * params.n as usize;
         let mut constraints = constraints(&lease, params, count).await?.into_iter();
         let lease = Arc::new(lease);
+        caller.figures.set_model(&lease.spec().name);
         let mut choices = Vec::with_capacity(count);
         for prompt in prompts {
             for number in 0..params.n {
@@ -62,9 +63,11 @@ impl Choices {
                     stops: StopFinder::new(&params.stop)
                         .map_err(|error| ApiError::field("stop", error.to_string()))?,
                     parser: prompt.parser.clone(),
+                    one_call: prompt.one_call,
                     wants_logprobs: params.logprobs.is_some(),
                     ignore_eos: params.ignore_eos,
                     prompt_tokens: prompt.tokens.len(),
+                    figures: Arc::clone(&caller.figures),
                     log: caller.log.as_ref().map(|log| log.answer(&lease, &prompt.tokens)),
                 };
                 let handle = lease.submit(request);

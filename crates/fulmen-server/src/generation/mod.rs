@@ -2,12 +2,14 @@
 
 mod choice;
 mod choices;
+mod embed;
 mod params;
 mod prompt;
 mod stream;
 
 pub(crate) use choice::{EndReason, Ending, Output, Piece, TokenLogprob, TokenUsage};
 pub(crate) use choices::{Answer, Choices};
+pub(crate) use embed::embed;
 pub use params::SamplingDefaults;
 pub(crate) use params::{GenerationParams, SamplingFields};
 pub(crate) use prompt::{ChatInput, Prompt, tokenize};

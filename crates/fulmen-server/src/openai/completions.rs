@@ -112,7 +112,7 @@ impl CompletionLogprobs {
             tokens: tokens.iter().map(|token| text(&token.bytes)).collect(),
             token_logprobs: tokens.iter().map(|token| finite_logprob(token.logprob)).collect(),
             top_logprobs: tokens.iter().map(top).collect(),
-            text_offset: tokens.iter().map(|token| token.offset).collect(),
+            text_offset: tokens.iter().map(|token| token.characters).collect(),
         }
     }
 }

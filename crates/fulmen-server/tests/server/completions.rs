@@ -99,6 +99,26 @@ fn logprobs_have_offsets() {
 }
 
 #[test]
+fn offsets_count_characters() {
+    let server = start(scripted(&["Où es-tu, Zoë? Là, là"]));
+    let answer = server.ok(PATH, &json!({ "prompt": "x", "logprobs": 0, "seed": 0, "max_tokens": 100 }));
+    let text: Vec<char> = answer["choices"][0]["text"].as_str().unwrap().chars().collect();
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let offsets = logprobs["text_offset"].as_array().unwrap();
+    let mut compared = 0;
+    for (token, offset) in logprobs["tokens"].as_array().unwrap().iter().zip(offsets).skip(1) {
+        let (token, offset) = (token.as_str().unwrap(), offset.as_u64().unwrap() as usize);
+        let rest: String = text[offset..].iter().collect();
+        // A token may be a part of a character.
+        if !token.contains(char::REPLACEMENT_CHARACTER) && offset > 12 {
+            assert!(rest.starts_with(token), "{token:?} at {offset} of {text:?}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 1, "{answer}");
+}
+
+#[test]
 fn what_is_not_supported_is_refused() {
     let server = start(scripted(&["x"]));
     let cases = [

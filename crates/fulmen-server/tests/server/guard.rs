@@ -119,7 +119,7 @@ fn other_machines_need_a_key() {
     let bind = |change: &dyn Fn(&mut ServerOptions)| {
         let mut options = ServerOptions { address: "0.0.0.0:0".parse().unwrap(), ..options() };
         change(&mut options);
-        let loader = TestLoader { models: Vec::new(), loads: Default::default() };
+        let loader = TestLoader::default();
         let registry = Registry::new(Vec::new(), Arc::new(loader), RegistryOptions::default()).unwrap();
         runtime.block_on(Server::bind(options, Arc::new(registry))).map(drop)
     };
