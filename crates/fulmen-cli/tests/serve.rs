@@ -9,6 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{fulmen, output};
+use fulmen_model::gguf::GgufWriter;
+use fulmen_model::synth::{ModelShape, Synth};
 use serde_json::{Value, json};
 
 /// A server that ends with its test.
@@ -356,6 +358,52 @@ fn logged(args: &[&str]) -> String {
     let mut text = String::new();
     stderr.read_to_string(&mut text).unwrap();
     text
+}
+
+/// A small model whose file says how embeddings are pooled.
+fn pooled(folder: &std::path::Path, pooling: u32) -> String {
+    let shape = ModelShape { layers: 2, ..ModelShape::preset("tiny-qwen3").unwrap() };
+    let synth = Synth::new(shape, "f32".parse().unwrap(), 5);
+    let (tensors, mut metadata) = (synth.tensors().unwrap(), synth.metadata());
+    metadata.set("qwen3.pooling_type", pooling);
+    let mut writer = GgufWriter::new(Vec::new(), &metadata, &tensors).unwrap();
+    for tensor in &tensors {
+        writer.write(tensor.name(), &synth.data(tensor).unwrap()).unwrap();
+    }
+    let path = folder.join(format!("pooling-{pooling}.gguf"));
+    std::fs::write(&path, writer.finish().unwrap()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Mean (1) and first token (2) by sessions, last token (3) by the engine.
+#[test]
+fn embeddings_are_pooled_as_the_file_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = [11, 23, 42];
+    let embed = |pooling: u32| {
+        let server = start(&[&pooled(folder.path(), pooling), "--kv", "f32", "--batch-invariant"], "");
+        let inputs = [&text[..], &text[..1], &text[..2]];
+        let answer = server.post("/v1/embeddings", &json!({ "input": inputs }));
+        let vector = |at: usize| -> Vec<f64> {
+            let values = answer["data"][at]["embedding"].as_array().unwrap();
+            values.iter().map(|value| value.as_f64().unwrap()).collect()
+        };
+        [vector(0), vector(1), vector(2)]
+    };
+    let (mean, first, last) = (embed(1), embed(2), embed(3));
+    let far = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    // Of one token all are the same; behind others, the first token's state does not change.
+    for (one, same) in [(&mean[1], &last[1]), (&first[1], &last[1]), (&first[0], &last[1])] {
+        assert!(far(one, same) < 1e-4, "{}", far(one, same));
+    }
+    assert!(far(&last[0], &last[1]) > 1e-2 && far(&mean[0], &last[0]) > 1e-2);
+    // The mean of two tokens lies between their states, which the others give: in their plane.
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let (a, b, between) = (&last[1], &last[2], &mean[2]);
+    let (ab, a_mean, b_mean) = (dot(a, b), dot(a, between), dot(b, between));
+    let (x, y) = ((a_mean - ab * b_mean) / (1.0 - ab * ab), (b_mean - ab * a_mean) / (1.0 - ab * ab));
+    let plane: Vec<f64> = a.iter().zip(b).map(|(a, b)| x * a + y * b).collect();
+    assert!(x > 0.0 && y > 0.0 && far(&plane, between) < 1e-4, "{x} {y} {}", far(&plane, between));
 }
 
 /// A line is written when its response has ended: it has the time and the tokens of a stream.
