@@ -129,42 +129,72 @@ async fn serve(
     if eager {
         registry.preload(None).await.map_err(ServeError::Load)?;
     }
+    // Whoever reads the address may end the server at once.
+    let signals = Signals::catch();
     // Scripts read the address from here, so it is written at once.
     let mut out = io::stdout().lock();
     writeln!(out, "listening on {}", server.url()).map_err(ServeError::Write)?;
     out.flush().map_err(ServeError::Write)?;
     drop(out);
     tell(&format!("models: {}", names.join(", ")));
-    server.run(ended()).await;
+    server.run(ended(signals)).await;
     Ok(())
 }
 
-/// Waits for Ctrl-C or SIGTERM. A second Ctrl-C ends the program.
-async fn ended() {
-    wait_for_signal().await;
+/// Waits for Ctrl-C or SIGTERM. A second one ends the program.
+async fn ended(mut signals: Signals) {
+    signals.next().await;
     tell("shutting down: answers that have begun are finished; Ctrl-C ends them");
-    tokio::spawn(async {
-        wait_for_signal().await;
+    tokio::spawn(async move {
+        signals.next().await;
         std::process::exit(crate::model::interrupt::EXIT_CODE);
     });
 }
 
+/// Ctrl-C and SIGTERM, caught from the moment this is made.
 #[cfg(unix)]
-async fn wait_for_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        let _ = tokio::signal::ctrl_c().await;
-        return;
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
+struct Signals {
+    interrupt: Option<tokio::signal::unix::Signal>,
+    terminate: Option<tokio::signal::unix::Signal>,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn catch() -> Signals {
+        use tokio::signal::unix::{SignalKind, signal};
+        // One that cannot be caught ends the program, as without this.
+        let [interrupt, terminate] =
+            [SignalKind::interrupt(), SignalKind::terminate()].map(|kind| signal(kind).ok());
+        Signals { interrupt, terminate }
+    }
+
+    async fn next(&mut self) {
+        async fn one(signal: &mut Option<tokio::signal::unix::Signal>) {
+            match signal {
+                Some(signal) => drop(signal.recv().await),
+                None => std::future::pending().await,
+            }
+        }
+        tokio::select! {
+            () = one(&mut self.interrupt) => {}
+            () = one(&mut self.terminate) => {}
+        }
     }
 }
 
+/// Ctrl-C.
 #[cfg(not(unix))]
-async fn wait_for_signal() {
-    let _ = tokio::signal::ctrl_c().await;
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn catch() -> Signals {
+        Signals
+    }
+
+    async fn next(&mut self) {
+        let _ = tokio::signal::ctrl_c().await;
+    }
 }
 
 impl Args {

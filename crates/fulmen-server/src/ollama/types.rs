@@ -148,9 +148,12 @@ pub(crate) enum Think {
     Effort(String),
 }
 
+/// A variable of a chat template.
+type Variable = (String, Value);
+
 impl Think {
     /// Whether the model thinks, and the variable of its template that says how much.
-    pub(crate) fn read(think: Option<&Think>) -> Result<(Option<bool>, Option<(String, Value)>), ApiError> {
+    pub(crate) fn read(think: Option<&Think>) -> Result<(Option<bool>, Option<Variable>), ApiError> {
         match think {
             None => Ok((None, None)),
             Some(Think::Flag(flag)) => Ok((Some(*flag), None)),
