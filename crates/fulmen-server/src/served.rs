@@ -46,7 +46,7 @@ pub trait ServedModel: Send + Sync + 'static {
         None
     }
 
-    /// What the engine does now and has done.
+    /// What the engine does now and has done. If its device was lost, the next request loads the model anew.
     fn stats(&self) -> Stats;
 }
 

@@ -207,6 +207,7 @@ impl Registry {
         let entry = self.find(name)?;
         // A model may be unloaded again before a waiting request gets it, but not many times in a row.
         for _ in 0..8 {
+            drop_model(entry.take_lost()).await;
             if let Some(lease) = Lease::take(entry) {
                 return Ok(lease);
             }
@@ -402,6 +403,19 @@ fn oldest_idle(entries: &[Arc<Entry>]) -> Option<&Arc<Entry>> {
 }
 
 impl Entry {
+    /// Takes the model out if its device was lost, whoever uses it: its requests have ended or are about to.
+    fn take_lost(&self) -> Option<Arc<dyn ServedModel>> {
+        let mut state = self.lock();
+        let lost = matches!(&*state, State::Loaded(loaded) if loaded.model.stats().device_lost);
+        match std::mem::replace(&mut *state, State::Unloaded) {
+            State::Loaded(loaded) if lost => Some(loaded.model),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
     /// Takes the model out if no request uses it.
     fn unload(&self) -> Option<Arc<dyn ServedModel>> {
         let mut state = self.lock();

@@ -117,6 +117,20 @@ fn a_load_without_memory_unloads_the_longest_unused() {
 }
 
 #[test]
+fn a_model_whose_device_was_lost_is_loaded_anew() {
+    let lost = TestModel { lost_at: Some(3), ..TestModel::default() };
+    let server =
+        start_all(options(), vec![spec("a")], vec![("a".to_owned(), lost)], RegistryOptions::default());
+    let body = json!({ "model": "a", "prompt": "x", "max_tokens": 20, "seed": 0 });
+    for load in 1..=3 {
+        let reply = server.post("/v1/completions", &body);
+        assert_eq!(reply.status, 500, "{}", reply.text());
+        assert!(reply.error().contains("device"), "{}", reply.error());
+        assert_eq!(server.loader.loads.load(Ordering::Relaxed), load);
+    }
+}
+
+#[test]
 fn a_model_in_use_is_not_unloaded() {
     let slow =
         scripted(&["one two three four five six seven eight nine ten"]).slow(Duration::from_millis(30));

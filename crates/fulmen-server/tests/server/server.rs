@@ -58,6 +58,8 @@ pub(crate) struct TestModel {
     pub(crate) bound: Option<DecodeBound>,
     /// Whether embeddings are hidden states of the engine.
     pub(crate) hidden: bool,
+    /// The step at which the mock device is lost.
+    pub(crate) lost_at: Option<u64>,
 }
 
 impl Default for TestModel {
@@ -74,6 +76,7 @@ impl Default for TestModel {
             constrained: false,
             bound: None,
             hidden: false,
+            lost_at: None,
         }
     }
 }
@@ -113,7 +116,9 @@ impl TestModel {
         };
         let mut sampling: SamplingMap = mock_sampling;
         let device: AnyDevice = if self.scripts.is_empty() {
-            Box::new(SlowMock(MockDevice::new(&config), self.step))
+            let mut mock = MockDevice::new(&config);
+            mock.faults.lost_at = self.lost_at;
+            Box::new(SlowMock(mock, self.step))
         } else {
             sampling = script_sampling;
             let end = TOKENIZER.ends()[0];
