@@ -88,6 +88,11 @@ pub trait DeviceMemory {
     fn available_bytes(&self) -> Option<u64> {
         None
     }
+
+    /// Bytes of the largest state that kernels can reach, if that is less than can be allocated.
+    fn largest_state(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A device that runs graphs: its kernels and its memory.

@@ -1,4 +1,4 @@
-//! Sessions of models with recurrent states: a state cannot go back, so what goes back is run again.
+//! Sessions of models with recurrent states: what goes back is run again from a state that was kept.
 
 mod tiny;
 
@@ -48,6 +48,38 @@ fn a_sequence_that_goes_back_is_run_again() {
         session.truncate(0, 0).unwrap();
         close(&session.logits(0, &prompt[..1]).unwrap(), &last(&tiny, &prompt[..1]), shape.arch);
         close(&session.logits(1, &[]).unwrap(), &last(&tiny, &other), shape.arch);
+    }
+}
+
+#[test]
+fn a_sequence_goes_back_to_a_state_that_was_kept() {
+    for shape in HYBRIDS {
+        let tiny = Tiny::new(shape, 8);
+        let options = SessionOptions { chunk: 16, ..options() };
+        let mut session = tiny.load(options).unwrap().session().unwrap();
+        let (prompt, other) = (tokens(40, 1), tokens(36, 2));
+        session.feed(0, &prompt).unwrap();
+        session.feed(1, &other).unwrap();
+        // A generation, of which tokens that were decoded ahead are dropped.
+        let drawn = session.decode(&[0, 1], 6).unwrap();
+        session.truncate(0, 43).unwrap();
+        assert_eq!(session.fed(0).unwrap(), 40, "the end of the prompt");
+        let kept = [&prompt[..], &drawn[0][..3], &[50]].concat();
+        close(&session.logits(0, &[50]).unwrap(), &last(&tiny, &kept), shape.arch);
+        // The same prompt again, and another end of it.
+        session.truncate(0, 39).unwrap();
+        assert_eq!(session.fed(0).unwrap(), 32, "the last chunk border");
+        close(&session.logits(0, &prompt[39..]).unwrap(), &last(&tiny, &prompt), shape.arch);
+        session.truncate(0, 33).unwrap();
+        let changed = [&prompt[..33], &other[..3]].concat();
+        close(&session.logits(0, &other[..3]).unwrap(), &last(&tiny, &changed), shape.arch);
+        session.truncate(0, 31).unwrap();
+        assert_eq!(session.fed(0).unwrap(), 0, "nothing was kept before");
+        // The other sequence has states of its own.
+        session.truncate(1, 36).unwrap();
+        assert_eq!(session.fed(1).unwrap(), 36);
+        let again = session.decode(&[1], 6).unwrap().remove(0);
+        assert_eq!(again, drawn[1]);
     }
 }
 

@@ -145,16 +145,19 @@ impl Metrics {
 /// The figures of the engines, by model.
 fn engines(registry: &Registry, out: &mut String) {
     type Figure = (&'static str, &'static str, &'static str, fn(&Stats) -> u64);
-    let figures: [Figure; 11] = [
+    let figures: [Figure; 12] = [
         ("fulmen_engine_waiting", "gauge", "Requests in the queue.", |s| s.waiting as u64),
         ("fulmen_engine_running", "gauge", "Sequences in slots.", |s| s.running as u64),
         ("fulmen_engine_pages", "gauge", "KV pages.", |s| {
-            s.groups.iter().map(|group| u64::from(group.pages)).sum()
+            s.groups.first().map_or(0, |group| u64::from(group.pages))
         }),
         ("fulmen_engine_free_pages", "gauge", "KV pages that nothing refers to.", |s| {
-            s.groups.iter().map(|group| u64::from(group.free)).sum()
+            s.groups.first().map_or(0, |group| u64::from(group.free))
         }),
         ("fulmen_engine_cached_pages", "gauge", "KV pages in the prefix cache.", |s| s.cached_pages as u64),
+        ("fulmen_engine_cached_states", "gauge", "Recurrent states in the prefix cache.", |s| {
+            s.cached_states as u64
+        }),
         ("fulmen_engine_steps_total", "counter", "Steps of the device.", |s| s.steps),
         ("fulmen_engine_tokens_total", "counter", "Tokens that were delivered.", |s| s.generated_tokens),
         ("fulmen_engine_decode_rows_total", "counter", "Decode rows.", |s| s.decode_rows),

@@ -69,6 +69,11 @@ impl WgpuMemory {
         self.gpu.memory().map(|memory| memory.available)
     }
 
+    /// Bytes of the largest binding.
+    pub(crate) fn largest_binding(&self) -> u64 {
+        self.gpu.caps().max_binding
+    }
+
     fn check_room(&self, needed: u64) -> Result<(), BackendError> {
         match self.available_bytes() {
             Some(free) if needed > free => Err(BackendError::OutOfMemory { needed, available: Some(free) }),

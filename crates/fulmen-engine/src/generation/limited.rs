@@ -230,4 +230,8 @@ impl DeviceMemory for Limited {
         let left = self.limit.saturating_sub(self.used);
         Some(self.device.available_bytes().map_or(left, |bytes| bytes.min(left)))
     }
+
+    fn largest_state(&self) -> Option<u64> {
+        self.device.largest_state()
+    }
 }

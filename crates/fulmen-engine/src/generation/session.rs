@@ -13,7 +13,7 @@ use fulmen_model::tokenizer::Tokenizer;
 use super::Sampling;
 use super::model::Shared;
 use super::profile::Profile;
-use super::sequence::Sequence;
+use super::sequence::{KEPT_STATES, Sequence};
 use super::session_stage::SessionStage;
 use crate::ranks::Workers;
 
@@ -102,7 +102,7 @@ impl SessionOptions {
         config.cached_layers(stage).map(bytes).fold(0, u64::saturating_add)
     }
 
-    /// Bytes of the recurrent states of all sequences.
+    /// Bytes of the recurrent states of all sequences, without those that are kept to go back to.
     pub fn state_bytes(&self, config: &Config) -> u64 {
         config.state_bytes(Stage::whole(config.layers)).saturating_mul(self.sequences.into())
     }
@@ -112,9 +112,10 @@ impl SessionOptions {
         self.stage_memory_bytes(config, Stage::whole(config.layers))
     }
 
-    /// Bytes of the KV cache and of the recurrent states of a stage.
+    /// Bytes of the KV cache and of the recurrent states of a stage, with those that are kept.
     pub(super) fn stage_memory_bytes(&self, config: &Config, stage: Stage) -> u64 {
-        let states = config.state_bytes(stage).saturating_mul(self.sequences.into());
+        let states = u64::from(self.sequences).saturating_mul(1 + KEPT_STATES as u64);
+        let states = config.state_bytes(stage).saturating_mul(states);
         self.stage_cache_bytes(config, stage).saturating_add(states)
     }
 }
@@ -125,9 +126,10 @@ impl SessionOptions {
 /// appended to the sequence. Nothing is computed twice: continuing a sequence costs only its new tokens. A
 /// call that fails leaves the sequences unchanged.
 ///
-/// A recurrent state ([`DeltaNet`](fulmen_model::arch::DeltaNet)) cannot go back: where tokens that it has
-/// seen are removed, or a step that changed it fails, the sequence is run again from its beginning with the
-/// next call.
+/// A recurrent state ([`DeltaNet`](fulmen_model::arch::DeltaNet)) cannot go back by itself: where tokens that
+/// it has seen are removed, or a step that changed it fails, the next call runs the sequence again from the
+/// last state before that was kept, or from its beginning. States are kept at the last chunk border of prompts
+/// and at their ends.
 pub struct Session {
     pub(super) shared: Arc<Shared>,
     pub(super) options: SessionOptions,
@@ -254,6 +256,13 @@ impl Session {
         Ok(&self.sequences[sequence as usize].tokens)
     }
 
+    /// How many tokens of a sequence are in its KV cache and its recurrent state. The next call that needs
+    /// results runs the others.
+    pub fn fed(&self, sequence: u32) -> Result<usize, ModelError> {
+        self.check_sequence(sequence)?;
+        Ok(self.sequences[sequence as usize].fed)
+    }
+
     /// Keeps the first `len` tokens of a sequence.
     pub fn truncate(&mut self, sequence: u32, len: usize) -> Result<(), ModelError> {
         self.sequence(sequence)?.truncate(len);
@@ -355,6 +364,7 @@ impl Session {
         let (at, chunk) = (sequence as usize, self.options.chunk as usize);
         // Read once: a token drawn by the last chunk is pending, too.
         let total = self.sequences[at].tokens.len();
+        self.sequences[at].keep_states(total, chunk);
         let mut output = Vec::new();
         while self.sequences[at].fed < total {
             if self.cancel.load(Ordering::Relaxed) {

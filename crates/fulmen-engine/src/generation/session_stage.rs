@@ -11,13 +11,23 @@
 //! step to step. With several, the last one keeps them, and the host writes those of the others before each
 //! step.
 
-use fulmen_core::{Backend, BackendError, Bindings};
+use fulmen_core::{Backend, BackendError, Bindings, CopyCall};
 use fulmen_model::ModelError;
 use fulmen_model::arch::{Config, Stage, names};
 
 use super::mask::mask_words;
+use super::sequence::KEPT_STATES;
 use super::session::{SessionOptions, address};
 use super::step_cache::StepCache;
+
+/// What a copy of recurrent states is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StateCopy {
+    /// They are needed later.
+    Keep,
+    /// The sequence goes back to them.
+    Restore,
+}
 
 /// States and compiled steps of a session on one device.
 pub(super) struct SessionStage {
@@ -25,12 +35,24 @@ pub(super) struct SessionStage {
     pub(super) bindings: Bindings,
     /// Allocations to free.
     allocations: Vec<u64>,
+    states: Vec<StateCopies>,
     pub(super) steps: StepCache,
+}
+
+/// A recurrent state of all sequences, and the ones that are kept of it.
+struct StateCopies {
+    /// `[sequence]`
+    state: u64,
+    /// `[sequence][place]`
+    kept: u64,
+    /// Bytes of one.
+    bytes: usize,
 }
 
 impl SessionStage {
     pub(super) fn new(weights: &Bindings) -> SessionStage {
-        SessionStage { bindings: weights.clone(), allocations: Vec::new(), steps: StepCache::default() }
+        let (allocations, states) = (Vec::new(), Vec::new());
+        SessionStage { bindings: weights.clone(), allocations, states, steps: StepCache::default() }
     }
 
     /// Allocates the KV caches and recurrent states of the stage's layers and the states that its steps read.
@@ -65,9 +87,6 @@ impl SessionStage {
             let cache = names::cache(layer);
             sizes.extend([(format!("{cache}.k"), bytes), (format!("{cache}.v"), bytes)]);
         }
-        for (name, values) in config.recurrent_states(stage) {
-            sizes.push((name, 4 * values as usize * rows));
-        }
         for (name, bytes) in sizes {
             let ptr = device.alloc(bytes)?;
             self.allocations.push(ptr);
@@ -75,6 +94,37 @@ impl SessionStage {
             if name == names::PAGES {
                 device.write(ptr, bytemuck::cast_slice(&pages))?;
             }
+        }
+        for (name, values) in config.recurrent_states(stage) {
+            let bytes = 4 * values as usize;
+            let mut alloc = |states: usize| {
+                let ptr = device.alloc(bytes.saturating_mul(states))?;
+                self.allocations.push(ptr);
+                Ok::<u64, BackendError>(ptr)
+            };
+            let (state, kept) = (alloc(rows)?, alloc(rows * KEPT_STATES)?);
+            self.bindings.set(&name, state);
+            self.states.push(StateCopies { state, kept, bytes });
+        }
+        Ok(())
+    }
+
+    /// Copies the recurrent states of a sequence from a place where they are kept, or to it.
+    pub(super) fn copy_states(
+        &self,
+        device: &mut dyn Backend,
+        sequence: u32,
+        place: usize,
+        direction: StateCopy,
+    ) -> Result<(), BackendError> {
+        for &StateCopies { state, kept, bytes } in &self.states {
+            let own = state + sequence as u64 * bytes as u64;
+            let kept = kept + (sequence as u64 * KEPT_STATES as u64 + place as u64) * bytes as u64;
+            let (input, output) = match direction {
+                StateCopy::Keep => (own, kept),
+                StateCopy::Restore => (kept, own),
+            };
+            device.dispatch_copy(&CopyCall { input, output, bytes })?;
         }
         Ok(())
     }

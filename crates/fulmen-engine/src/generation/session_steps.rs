@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use fulmen_core::clock::Instant;
 use fulmen_core::sampling::NO_TOKEN;
-use fulmen_core::{Backend, CacheUse};
+use fulmen_core::{Backend, BackendError, CacheUse};
 use fulmen_model::ModelError;
 use fulmen_model::arch::{GraphSpec, Results, Step, names};
 
 use super::model::Device;
 use super::sequence::Sequence;
 use super::session::{Session, StepLaunches, address};
+use super::session_stage::StateCopy;
 use super::step_cache::Timing;
 
 /// The devices of a model, locked.
@@ -45,6 +46,7 @@ impl Session {
         if self.rows.as_deref() != Some(sequences) {
             self.write_rows(devices[last].as_mut(), sequences)?;
         }
+        sequences.iter().try_for_each(|&sequence| self.restore_state(&mut devices, sequence))?;
         let lengths: Vec<u64> =
             sequences.iter().map(|&s| self.sequences[s as usize].tokens.len() as u64).collect();
         // The tokens stay on one device until all steps have run. The first of several needs them each time.
@@ -81,6 +83,31 @@ impl Session {
             profile.wall += start.elapsed();
         }
         Ok(drawn)
+    }
+
+    /// Copies the recurrent state that a sequence goes back to, if it does.
+    fn restore_state(&mut self, devices: &mut Devices<'_>, sequence: u32) -> Result<(), BackendError> {
+        let Some(place) = self.sequences[sequence as usize].take_restore() else { return Ok(()) };
+        self.copy_states(devices, sequence, place, StateCopy::Restore)
+    }
+
+    /// Keeps the recurrent state behind the tokens that were fed, if it is wanted.
+    fn keep_state(&mut self, devices: &mut Devices<'_>, sequence: u32) -> Result<(), BackendError> {
+        let Some(place) = self.sequences[sequence as usize].place_to_keep() else { return Ok(()) };
+        self.copy_states(devices, sequence, place, StateCopy::Keep)?;
+        self.sequences[sequence as usize].kept(place);
+        Ok(())
+    }
+
+    fn copy_states(
+        &self,
+        devices: &mut Devices<'_>,
+        sequence: u32,
+        place: usize,
+        direction: StateCopy,
+    ) -> Result<(), BackendError> {
+        let mut stages = self.stages.iter().zip(devices);
+        stages.try_for_each(|(part, device)| part.copy_states(device.as_mut(), sequence, place, direction))
     }
 
     /// Runs a decode step on every device; with `read`, returns the drawn tokens.
@@ -186,7 +213,8 @@ impl Session {
         let chunk =
             Chunk { sequence, tokens: &tokens, positions: &positions, output_rows: &output_rows, results };
         let cache_use = CacheUse::of_rows(fed as u64, end as u64);
-        let done = self.prefill_step(&mut devices, &chunk, cache_use);
+        let done = self.restore_state(&mut devices, sequence).map_err(ModelError::from);
+        let done = done.and_then(|()| self.prefill_step(&mut devices, &chunk, cache_use));
         let done = done.and_then(|done| shared.check_weights().map(|()| done));
         let (output, drawn) = done.inspect_err(|_| self.sequences[sequence as usize].failed())?;
         if let Some(token) = drawn {
@@ -195,6 +223,8 @@ impl Session {
             self.rows = Some(vec![sequence]);
         }
         self.sequences[sequence as usize].fed = end;
+        let kept = self.keep_state(&mut devices, sequence);
+        kept.inspect_err(|_| self.sequences[sequence as usize].failed())?;
         Ok(output)
     }
 

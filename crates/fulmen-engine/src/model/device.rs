@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use fulmen_core::{BackendError, ReadTicket};
 use fulmen_model::ModelError;
+use fulmen_model::arch::Config;
 
 use super::logit_edits::RowEdits;
 use super::options::{EngineOptions, Slots, graph_spec};
@@ -16,6 +17,7 @@ use super::state_positions::StatePositions;
 use crate::Model;
 use crate::driver::{StepDevice, Ticket};
 use crate::error::{DeviceLost, LaunchError};
+use crate::pages::{GroupConfig, GroupKind};
 use crate::ranks::Workers;
 use crate::scheduler::SchedulerConfig;
 use crate::step::{LogitsRow, StepOutput, StepPlan};
@@ -42,6 +44,8 @@ pub struct ModelDevice {
     /// One for each stage of the model's placement.
     stages: Vec<DeviceStage>,
     sampling: Vec<SlotSampling>,
+    /// The pages of the slots' recurrent states, and what they hold, if the model has some.
+    state_of_slot: Vec<u32>,
     states: Option<StatePositions>,
     pub(super) pending: VecDeque<Pending>,
     launches: u64,
@@ -84,15 +88,11 @@ impl ModelDevice {
         config: &SchedulerConfig,
     ) -> Result<ModelDevice, ModelError> {
         let (slots, context, vocabulary) = (config.max_sequences, config.context, config.vocabulary);
-        let [group] = config.groups[..] else {
-            let found = format!("{} groups", config.groups.len());
-            let (what, expected) = ("the groups of layers", "one of full attention".to_owned());
-            return Err(ModelError::Option { what, expected, found });
-        };
+        let (group, states) = groups(model.config(), config)?;
         let slots = Slots::new(model.config(), slots);
-        let spec = graph_spec(options.cache, slots, context, group.pages);
+        let spec = graph_spec(options.cache, slots, context, [group.pages, states.pages]);
         let modes = ProgramModes { eager: options.eager, batch_invariant: config.batch_invariant };
-        let (max_rows, host_pages) = (config.max_rows(), group.host_pages);
+        let (max_rows, host_pages) = (config.max_rows(), [group.host_pages, states.host_pages]);
         let sizes = StageSizes { slots, context, vocabulary, max_rows, host_pages };
         let stages = 0..model.placement().stages().len();
         let mut device = ModelDevice {
@@ -102,7 +102,9 @@ impl ModelDevice {
             vocabulary,
             stages: stages.map(|stage| DeviceStage::new(model, stage, spec, sizes, modes)).collect(),
             sampling: vec![SlotSampling::default(); slots.sequences as usize],
-            states: model.config().delta_net.map(|_| StatePositions::new(slots.sequences)),
+            // The last page is that of inactive rows.
+            state_of_slot: vec![states.pages; slots.all() as usize],
+            states: model.config().delta_net.map(|_| StatePositions::new(slots.sequences, states)),
             pending: VecDeque::new(),
             launches: 0,
             launch_failed: false,
@@ -149,7 +151,7 @@ impl ModelDevice {
             }
         }
         if let Some(states) = &self.states {
-            states.check(rows)?;
+            states.check(plan)?;
         }
         let outside = |setup: &&crate::step::SlotSetup| setup.history.len() > self.context as usize;
         if let Some(setup) = plan.prologue.slots.iter().find(outside) {
@@ -216,6 +218,11 @@ impl ModelDevice {
         for stage in &mut self.stages {
             stage.run_prologue(&model, &plan.prologue)?;
         }
+        for edit in plan.prologue.table.iter().filter(|edit| edit.group == 1) {
+            if let Some(state) = self.state_of_slot.get_mut(edit.slot as usize) {
+                *state = edit.page.0;
+            }
+        }
         let reads = self.run(plan, key, edits)?;
         self.launches += 1;
         let places = plan.logits.iter().filter_map(|logits| plan.rows.get(logits.row));
@@ -231,12 +238,12 @@ impl ModelDevice {
         key: ProgramKey,
         mut edits: Option<Vec<RowEdits>>,
     ) -> Result<Reads, ModelError> {
-        let ModelDevice { model, stages, sampling, slots, .. } = self;
+        let ModelDevice { model, stages, sampling, slots, state_of_slot, .. } = self;
         let width = model.config().hidden as usize;
         let mut hidden: Option<Vec<u8>> = None;
         for stage in stages {
             let run = StageRun { key, hidden: hidden.as_deref(), edits: None };
-            let arrays = |key| row_arrays(plan, key, *slots, sampling);
+            let arrays = |key| row_arrays(plan, key, *slots, state_of_slot, sampling);
             if stage.stage().is_last() {
                 let (run, anything) = (StageRun { edits: edits.take(), ..run }, stage.table());
                 return stage.run(model, run, arrays, |device, compiled| {
@@ -336,6 +343,20 @@ impl ModelDevice {
     }
 }
 
+/// The groups of KV pages and of recurrent states that a model needs.
+fn groups(model: &Config, config: &SchedulerConfig) -> Result<(GroupConfig, GroupConfig), ModelError> {
+    let none = GroupConfig { kind: GroupKind::Recurrent, pages: 0, host_pages: 0 };
+    let kinds: Vec<GroupKind> = config.groups.iter().map(|group| group.kind).collect();
+    let expected = match (&config.groups[..], &kinds[..], model.delta_net) {
+        (&[group], [GroupKind::Full], None) => return Ok((group, none)),
+        (&[group, states], [GroupKind::Full, GroupKind::Recurrent], Some(_)) => return Ok((group, states)),
+        (_, _, None) => "one of full attention",
+        (_, _, Some(_)) => "one of full attention and one of recurrent states",
+    };
+    let (what, found) = ("the groups of layers", format!("{kinds:?}"));
+    Err(ModelError::Option { what, expected: expected.to_owned(), found })
+}
+
 /// The tokens that a step has drawn, with their slots and positions.
 fn drawn_tokens(places: &[(u32, u32)], drawn: &[u8]) -> Vec<DrawnToken> {
     let tokens: Vec<u32> = bytemuck::pod_collect_to_vec(drawn);
@@ -364,7 +385,7 @@ impl StepDevice for ModelDevice {
             // Where memory is short, nothing has run.
             match &launched {
                 Err(error) if out_of_memory(error) => {}
-                launched => states.ran(&plan.rows, launched.is_ok()),
+                launched => states.ran(plan, launched.is_ok()),
             }
         }
         match launched {

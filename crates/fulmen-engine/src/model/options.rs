@@ -9,7 +9,7 @@ use fulmen_model::arch::{Config, GraphSpec, Stage, Step};
 use super::logit_edits::EditBuffers;
 use super::programs::Programs;
 use crate::Model;
-use crate::pages::GroupConfig;
+use crate::pages::{GroupConfig, GroupKind};
 use crate::prefix_cache::Namespace;
 use crate::scheduler::{PreemptionMode, SchedulerConfig};
 
@@ -32,11 +32,13 @@ pub struct EngineOptions {
     /// The largest number of prefill rows beside decode rows; 0 for a fifth of `max_rows`, or for four times
     /// the decode rows if that is more.
     pub prefill_rows: u32,
-    /// Whether pages are kept for prompts with the same beginning. Not those of models with a recurrent
-    /// state, of which there are no snapshots.
+    /// Whether pages are kept for prompts with the same beginning, and with them recurrent states of models
+    /// that have some.
     pub prefix_cache: bool,
-    /// Bytes on the host for the pages of preempted sequences; 0 to compute them again, as those of models
-    /// with a recurrent state always are.
+    /// Bytes for recurrent states that are kept for later prompts, on all devices together; 0 for an eighth
+    /// of the memory that is free on each device, for 4 to 64 of them.
+    pub state_memory: u64,
+    /// Bytes on the host for the pages and recurrent states of preempted sequences; 0 to compute them again.
     pub host_memory: u64,
     /// Whether a request gives the same bits alone and in any batch.
     pub batch_invariant: bool,
@@ -60,6 +62,7 @@ impl Default for EngineOptions {
             max_rows: 0,
             prefill_rows: 0,
             prefix_cache: true,
+            state_memory: 0,
             host_memory: 0,
             batch_invariant: false,
             queue_limit: 4096,
@@ -86,6 +89,9 @@ const PREFILL_ROWS_PER_DECODE_ROW: u32 = 4;
 /// one with a hundred of them does not keep others waiting. Requests of one tenant keep their order.
 const TENANT_SPACING: Duration = Duration::from_millis(100);
 
+/// The least and the most recurrent states that are kept unless asked otherwise.
+const KEPT_STATES: (u64, u64) = (4, 64);
+
 /// Bytes for KV pages of a device that does not say how many are free.
 const UNKNOWN_MEMORY: u64 = 2 << 30;
 
@@ -108,21 +114,27 @@ impl EngineOptions {
         let (max_rows, prefill_rows) = self.rows(preferred.unwrap_or(1));
         let pool = pool(config, self.cache, Stage::whole(config.layers))?;
         let mut pages = self.wanted_pages(&pool, context);
+        let kept = ranks.iter().map(|rank| self.kept_on_rank(rank)).min().unwrap_or(0);
         if self.pages == 0 {
             for rank in ranks {
-                pages = pages.min(self.pages_of_rank(rank, context, max_rows)?);
+                pages = pages.min(self.pages_of_rank(rank, context, max_rows, kept)?);
             }
             // At least one sequence, or nothing can run.
             pages = pages.max(pages_of(context));
         }
-        // Pages alone do not resume a sequence with a recurrent state: it is computed again.
-        let recurrent = config.delta_net.is_some();
-        let host_memory = if recurrent { 0 } else { self.host_memory };
-        let host_pages = pool.pages_in(usize::try_from(host_memory).unwrap_or(usize::MAX));
-        let group = GroupConfig { host_pages, ..GroupConfig::full(pages) };
+        let host_states = self.host_states(config);
+        let states = config.state_bytes(Stage::whole(config.layers));
+        let host_memory = self.host_memory.saturating_sub(states.saturating_mul(host_states.into()));
+        let mut host_pages = pool.pages_in(usize::try_from(host_memory).unwrap_or(usize::MAX));
+        let mut groups = vec![GroupConfig { host_pages, ..GroupConfig::full(pages) }];
+        if config.delta_net.is_some() {
+            let pages = self.max_sequences.saturating_add(kept);
+            groups.push(GroupConfig { kind: GroupKind::Recurrent, pages, host_pages: host_states });
+            host_pages = host_pages.min(host_states);
+        }
         let preemption = if host_pages > 0 { PreemptionMode::Swap } else { PreemptionMode::Recompute };
         Ok(SchedulerConfig {
-            groups: vec![group],
+            groups,
             page_size: fulmen_core::KV_PAGE,
             max_sequences: self.max_sequences,
             buckets: buckets(max_rows),
@@ -131,19 +143,56 @@ impl EngineOptions {
             queue_limit: self.queue_limit,
             tenant_spacing: TENANT_SPACING,
             preemption,
-            prefix_cache: self.prefix_cache && !recurrent,
+            prefix_cache: self.prefix_cache,
             namespace: Namespace { model: "".into(), cache_type: self.cache.to_string().into() },
             batch_invariant: self.batch_invariant,
             ..SchedulerConfig::new(config.vocabulary, context, pages)
         })
     }
 
+    /// Recurrent states that are kept on every device of a rank, beside those of sequences.
+    fn kept_on_rank(&self, rank: &Model) -> u32 {
+        let config = rank.rank_config();
+        let stages = rank.placement().stages().iter().enumerate();
+        let kept = stages.map(|(number, &stage)| {
+            let [available, largest] =
+                rank.with_stage(number, |device| [device.available_bytes(), device.largest_state()]);
+            let widest = config.recurrent_states(stage).into_iter().map(|(_, values)| 4 * u64::from(values));
+            let states = largest.zip(widest.max()).map_or(u64::MAX, |(largest, widest)| largest / widest);
+            let own = Slots::new(config, self.max_sequences).all();
+            let fitting = u32::try_from(states.saturating_sub(own.into())).unwrap_or(u32::MAX);
+            self.kept_states(config, stage, available).min(fitting)
+        });
+        kept.min().unwrap_or(0)
+    }
+
+    /// Recurrent states that are kept beside those of sequences, on a device with so many bytes available.
+    fn kept_states(&self, config: &Config, stage: Stage, available: Option<u64>) -> u32 {
+        let states = |memory: u64, bytes: u64| memory.checked_div(bytes).unwrap_or(u64::MAX);
+        let kept = match (self.prefix_cache && config.delta_net.is_some(), self.state_memory) {
+            (false, _) => 0,
+            (true, 0) => {
+                let (least, most) = KEPT_STATES;
+                states(available.unwrap_or(UNKNOWN_MEMORY) / 8, config.state_bytes(stage)).clamp(least, most)
+            }
+            (true, memory) => states(memory, config.state_bytes(Stage::whole(config.layers))),
+        };
+        u32::try_from(kept).unwrap_or(u32::MAX)
+    }
+
+    /// Recurrent states on the host: one for each sequence, but at most a quarter of the memory.
+    fn host_states(&self, config: &Config) -> u32 {
+        let bytes = config.state_bytes(Stage::whole(config.layers));
+        let states = (self.host_memory / 4).checked_div(bytes).unwrap_or(0);
+        u32::try_from(states).unwrap_or(u32::MAX).min(self.max_sequences)
+    }
+
     /// KV pages that fit every device of a rank.
-    fn pages_of_rank(&self, rank: &Model, context: u32, max_rows: u32) -> Result<u32, ModelError> {
+    fn pages_of_rank(&self, rank: &Model, context: u32, max_rows: u32, kept: u32) -> Result<u32, ModelError> {
         let (config, mut pages) = (rank.rank_config(), u32::MAX);
         for (number, &stage) in rank.placement().stages().iter().enumerate() {
             let plan = |spec: &GraphSpec| rank.plan(spec);
-            let beside = self.memory_beside_pages(plan, (stage, config), context, max_rows)?;
+            let beside = self.memory_beside_pages(plan, (stage, config), context, max_rows, kept)?;
             let available = rank.with_stage(number, |device| device.available_bytes());
             pages = pages.min(self.fitting_pages(config, stage, available, beside)?);
         }
@@ -171,7 +220,8 @@ impl EngineOptions {
         let context = self.resolved_context(config)?;
         at_least("max_sequences", self.max_sequences, 1)?;
         let (rows, _) = self.rows(preferred);
-        let beside = self.memory_beside_pages(plan, (stage, config), context, rows)?;
+        let kept = self.kept_states(config, stage, Some(available));
+        let beside = self.memory_beside_pages(plan, (stage, config), context, rows, kept)?;
         let page = pool(config, self.cache, stage)?.page_bytes() as u64;
         let bytes = |pages: u32| page.saturating_mul(u64::from(pages) + 1);
         let whole = pool(config, self.cache, Stage::whole(config.layers))?;
@@ -206,22 +256,23 @@ impl EngineOptions {
     }
 
     /// Bytes that a stage needs beside its weights and KV pages: the arena of the largest program, rows, page
-    /// tables, histories, masks, recurrent states.
+    /// tables, histories, masks, recurrent states of sequences and those that are kept.
     fn memory_beside_pages(
         &self,
         plan: impl Fn(&GraphSpec) -> Result<Plan, ModelError>,
         (stage, config): (Stage, &Config),
         context: u32,
         max_rows: u32,
+        kept: u32,
     ) -> Result<u64, ModelError> {
         let slots = Slots::new(config, self.max_sequences);
-        let spec = graph_spec(self.cache, slots, context, 1);
+        let spec = graph_spec(self.cache, slots, context, [1, 1]);
         let outputs = self.max_sequences.min(max_rows);
         let (arena, rows) = Programs::memory(plan, (stage, &spec), max_rows, outputs)?;
         let edits = EditBuffers::bytes(outputs.next_power_of_two(), config.vocabulary).iter().sum::<usize>();
         // The page table is smaller than the history.
         let history = 4 * slots.all() as usize * context as usize;
-        let states = config.state_bytes(stage).saturating_mul(slots.all().into());
+        let states = config.state_bytes(stage).saturating_mul(slots.all().saturating_add(kept).into());
         Ok(((arena + rows + edits + 2 * history) as u64).saturating_add(states))
     }
 
@@ -277,15 +328,16 @@ impl Slots {
     }
 }
 
-/// The graphs of an engine with so many slots and KV pages, but for their step.
-pub(super) fn graph_spec(cache: DType, slots: Slots, context: u32, pages: u32) -> GraphSpec {
+/// The graphs of an engine with so many slots, KV pages and pages of recurrent states, but for their step.
+pub(super) fn graph_spec(cache: DType, slots: Slots, context: u32, [pages, states]: [u32; 2]) -> GraphSpec {
     GraphSpec {
         step: Step::Mixed { rows: 1, chunks: 0, results: None },
         cache,
-        // The last page is that of inactive rows.
         sequences: slots.all(),
         capacity: context,
+        // The last pages are those of inactive rows.
         pages: pages.saturating_add(1),
+        states: states.saturating_add(1),
         stage: None,
     }
 }

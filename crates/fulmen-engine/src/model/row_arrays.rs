@@ -10,11 +10,12 @@ use super::row_block::RowArrays;
 use super::sampling::SlotSampling;
 use crate::step::{NO_SLOT, StepPlan};
 
-/// The arrays of a step for a program of `key`.
+/// The arrays of a step for a program of `key`. `states` are the pages of the recurrent states of slots.
 pub(super) fn row_arrays(
     plan: &StepPlan,
     key: ProgramKey,
     slots: Slots,
+    states: &[u32],
     sampling: &[SlotSampling],
 ) -> Result<RowArrays, ModelError> {
     // Inactive rows have slots of their own. They are in no chunk, so that attention leaves them out; in a
@@ -27,6 +28,7 @@ pub(super) fn row_arrays(
     let mut arrays = RowArrays {
         positions: rows().map(|row| place(row).1).collect(),
         slots: rows().map(|row| place(row).0).collect(),
+        states: rows().map(|row| states.get(place(row).0 as usize).copied().unwrap_or(0)).collect(),
         work: work_list(plan, key.chunks)?,
         ..RowArrays::default()
     };

@@ -1,8 +1,8 @@
 //! What describes the rows of a step, as one block of device memory that one upload fills.
 //!
 //! ```text
-//! │ positions [R] │ slots [R] │ work list [C + 1] │ output rows [L] │ positions [L] │ slots [L] │ …
-//! … │ sampling [L] │ penalties [L] │
+//! │ positions [R] │ slots [R] │ states [R] │ work list [C + 1] │ output rows [L] │ positions [L] │ …
+//! … │ slots [L] │ sampling [L] │ penalties [L] │
 //! ```
 //!
 //! `R` rows, up to `C` prefill chunks and `L` output rows; each section begins at a multiple of
@@ -35,9 +35,10 @@ enum Items {
 }
 
 /// Names, bytes per item, and what the items are.
-const SECTIONS: [(&str, usize, Items); 9] = [
+const SECTIONS: [(&str, usize, Items); 10] = [
     (names::ROW_POSITIONS, 4, Items::Rows),
     (names::ROW_SEQUENCES, 4, Items::Rows),
+    (names::ROW_STATES, 4, Items::Rows),
     (names::ROW_WORK, 16, Items::Chunks),
     (names::ROW_OUTPUTS, 4, Items::Outputs),
     (names::STEP_POSITIONS, 4, Items::Outputs),
@@ -52,6 +53,8 @@ const SECTIONS: [(&str, usize, Items); 9] = [
 pub(super) struct RowArrays {
     pub(super) positions: Vec<u32>,
     pub(super) slots: Vec<u32>,
+    /// Pages of recurrent states.
+    pub(super) states: Vec<u32>,
     pub(super) work: Vec<u32>,
     pub(super) output_rows: Vec<u32>,
     pub(super) output_positions: Vec<u32>,
@@ -98,6 +101,7 @@ impl RowBlock {
         let sections: [&[u8]; SECTIONS.len() - 1] = [
             as_bytes(&arrays.positions),
             as_bytes(&arrays.slots),
+            as_bytes(&arrays.states),
             as_bytes(&arrays.work),
             as_bytes(&arrays.output_rows),
             as_bytes(&arrays.output_positions),
@@ -126,10 +130,11 @@ mod tests {
         for pair in block.sections.windows(2) {
             assert!(pair[0].end <= pair[1].start && pair[1].start.is_multiple_of(ALIGNMENT), "{block:?}");
         }
-        assert!(block.bytes() >= block.sections[8].end && block.uploaded == block.sections[7].end);
+        assert!(block.bytes() >= block.sections[9].end && block.uploaded == block.sections[8].end);
         let arrays = RowArrays {
             positions: (0..70).collect(),
             slots: vec![9; 70],
+            states: vec![8; 70],
             work: (20..32).collect(),
             output_rows: vec![1, 2, 69],
             output_positions: vec![4, 5, 6],
@@ -142,14 +147,14 @@ mod tests {
             let start = block.sections[section].start + 4 * at;
             u32::from_ne_bytes(bytes[start..start + 4].try_into().unwrap())
         };
-        assert_eq!((word(0, 69), word(1, 0), word(2, 11)), (69, 9, 31));
-        assert_eq!((word(3, 2), word(4, 1), word(5, 2)), (69, 5, 7));
-        assert_eq!((word(6, 6), word(6, 14)), (17, 17));
+        assert_eq!((word(0, 69), word(1, 0), word(2, 69), word(3, 11)), (69, 9, 8, 31));
+        assert_eq!((word(4, 2), word(5, 1), word(6, 2)), (69, 5, 7));
+        assert_eq!((word(7, 6), word(7, 14)), (17, 17));
     }
 
     #[test]
-    fn a_block_without_outputs_has_three_sections() {
+    fn a_block_without_outputs_has_four_sections() {
         let block = RowBlock::new(1, 0, 0);
-        assert_eq!((block.uploaded, block.bytes()), (3 * ALIGNMENT, 3 * ALIGNMENT));
+        assert_eq!((block.uploaded, block.bytes()), (4 * ALIGNMENT, 4 * ALIGNMENT));
     }
 }

@@ -13,7 +13,7 @@ use super::logit_edits::{EditBuffers, RowEdits};
 use super::options::{EngineOptions, Slots, pool};
 use super::programs::{Compiled, ProgramKey, ProgramModes, Programs};
 use super::row_block::RowArrays;
-use super::transfers::{HostPages, LayerPool};
+use super::transfers::{HostPages, Pool};
 use crate::Model;
 use crate::step::{Prologue, TableEdit};
 
@@ -32,7 +32,8 @@ pub(super) struct StageSizes {
     pub(super) context: u32,
     pub(super) vocabulary: u32,
     pub(super) max_rows: u32,
-    pub(super) host_pages: u32,
+    /// Pages on the host, KV pages and states.
+    pub(super) host_pages: [u32; 2],
 }
 
 /// What a stage is to run.
@@ -50,13 +51,14 @@ pub(super) struct DeviceStage {
     number: usize,
     sizes: StageSizes,
     allocations: Vec<u64>,
-    layers: Vec<LayerPool>,
+    /// Pools of keys and values, and of recurrent states.
+    pools: [Vec<Pool>; 2],
     history: u64,
     table: u64,
     /// The page table as the device has it, and its columns.
     pages: Vec<u32>,
     columns: usize,
-    host: HostPages,
+    hosts: [HostPages; 2],
     edits: EditBuffers,
     programs: Programs,
     /// Transfers of the last launch that have run: if it failed, the next one, which gets them again, leaves
@@ -80,12 +82,12 @@ impl DeviceStage {
             number,
             sizes,
             allocations: Vec::new(),
-            layers: Vec::new(),
+            pools: [Vec::new(), Vec::new()],
             history: 0,
             table: 0,
             pages: vec![NO_PAGE; sizes.slots.all() as usize * columns],
             columns,
-            host: HostPages::new(sizes.host_pages),
+            hosts: sizes.host_pages.map(HostPages::new),
             edits: EditBuffers::default(),
             programs: Programs::new((stage, spec), weights, (0, 0), (0, 0), modes),
             transferred: 0,
@@ -122,11 +124,13 @@ impl DeviceStage {
                 let name = names::cache(number);
                 bindings.set(&format!("{name}.k"), k);
                 bindings.set(&format!("{name}.v"), v);
-                self.layers.push(LayerPool { k, v, layout });
+                self.pools[0].extend([k, v].map(|ptr| Pool { ptr, bytes: layout.bytes() }));
             }
             for (name, values) in model.config().recurrent_states(stage) {
-                let bytes = 4 * values as usize * spec.sequences as usize;
-                bindings.set(&name, alloc(device, bytes)?);
+                let bytes = 4 * values as usize;
+                let ptr = alloc(device, bytes.saturating_mul(spec.states as usize))?;
+                bindings.set(&name, ptr);
+                self.pools[1].push(Pool { ptr, bytes });
             }
             self.table = alloc(device, 4 * self.pages.len())?;
             let line = 4 * sizes.context as usize;
@@ -161,8 +165,8 @@ impl DeviceStage {
 
     /// Bytes of the KV pages of its layers.
     pub(super) fn cache_bytes(&self) -> u64 {
-        let layers = self.layers.iter().map(|layer| 2 * layer.layout.bytes() as u64);
-        layers.sum::<u64>() * u64::from(self.programs.pages())
+        let pools = self.pools[0].iter().map(|pool| pool.bytes as u64);
+        pools.sum::<u64>() * u64::from(self.programs.pages())
     }
 
     /// Makes the program of a step: what needs memory.
@@ -207,7 +211,12 @@ impl DeviceStage {
     pub(super) fn run_prologue(&mut self, model: &Model, prologue: &Prologue) -> Result<(), BackendError> {
         model.with_stage(self.number, |device| {
             for &transfer in prologue.transfers.iter().skip(self.transferred) {
-                self.host.run(device, &self.layers, transfer)?;
+                let group = transfer.group() as usize;
+                let (Some(host), Some(pools)) = (self.hosts.get_mut(group), self.pools.get(group)) else {
+                    let (value, limit) = (transfer.group(), self.hosts.len() as u32);
+                    return Err(BackendError::Index { what: "the group of a page", row: 0, value, limit });
+                };
+                host.run(device, pools, transfer)?;
                 self.transferred += 1;
             }
             if self.history != 0 {
@@ -220,10 +229,11 @@ impl DeviceStage {
         })
     }
 
-    /// Changes page tables: one write from the first to the last change of each slot.
+    /// Changes the page table of KV pages: one write from the first to the last change of each slot. Where
+    /// states lie is said by the rows.
     fn edit_table(&mut self, device: &mut dyn Backend, edits: &[TableEdit]) -> Result<(), BackendError> {
         let mut changed: Vec<usize> = Vec::with_capacity(edits.len());
-        for edit in edits {
+        for edit in edits.iter().filter(|edit| edit.group == 0) {
             let (column, value) = (edit.index as usize, edit.slot);
             if edit.slot >= self.sizes.slots.sequences || column >= self.columns {
                 let limit = self.sizes.slots.sequences;
@@ -280,7 +290,7 @@ impl DeviceStage {
 
     /// Takes pages that have arrived on the host.
     pub(super) fn settle(&mut self) -> Result<(), BackendError> {
-        self.host.settle()
+        self.hosts.iter_mut().try_for_each(HostPages::settle)
     }
 
     /// Frees everything.

@@ -1,33 +1,33 @@
-//! Copies of KV pages: inside the pool, to the host and back.
+//! Copies of pages of a group of layers: inside the pools, to the host and back.
 
-use fulmen_core::{Backend, BackendError, CopyCall, PageLayout, ReadTicket};
+use fulmen_core::{Backend, BackendError, CopyCall, ReadTicket};
 
 use crate::pages::Transfer;
 
-/// The pools of keys and values of one layer, and the bytes of a page.
+/// The pool of the keys, of the values or of a recurrent state of one layer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LayerPool {
-    pub(super) k: u64,
-    pub(super) v: u64,
-    pub(super) layout: PageLayout,
+pub(super) struct Pool {
+    /// The address of page 0.
+    pub(super) ptr: u64,
+    /// Bytes of a page.
+    pub(super) bytes: usize,
 }
 
-impl LayerPool {
-    /// A page of the keys and the same page of the values.
-    fn page(&self, page: u32) -> [u64; 2] {
-        [self.k, self.v].map(|ptr| ptr + u64::from(page) * self.layout.bytes() as u64)
+impl Pool {
+    fn page(&self, page: u32) -> u64 {
+        self.ptr + u64::from(page) * self.bytes as u64
     }
 }
 
-/// Keys or values of a layer on the host: arrived, or on their way.
+/// A page of one pool on the host: arrived, or on its way.
 enum HostBytes {
     Ready(Vec<u8>),
     Pending(ReadTicket),
 }
 
-/// The pages of all layers on the host.
+/// The pages of a group of layers on the host.
 pub(super) struct HostPages {
-    /// By page; keys and values of each layer, empty if nothing was swapped out to it.
+    /// By page; one of each pool, empty if nothing was swapped out to it.
     pages: Vec<Vec<HostBytes>>,
 }
 
@@ -41,35 +41,29 @@ impl HostPages {
     pub(super) fn run(
         &mut self,
         device: &mut dyn Backend,
-        layers: &[LayerPool],
+        pools: &[Pool],
         transfer: Transfer,
     ) -> Result<(), BackendError> {
         match transfer {
             Transfer::Copy { from, to, .. } => {
-                for layer in layers {
-                    let bytes = layer.layout.bytes();
-                    for (input, output) in layer.page(from.0).into_iter().zip(layer.page(to.0)) {
-                        device.dispatch_copy(&CopyCall { input, output, bytes })?;
-                    }
+                for pool in pools {
+                    let (input, output) = (pool.page(from.0), pool.page(to.0));
+                    device.dispatch_copy(&CopyCall { input, output, bytes: pool.bytes })?;
                 }
             }
             Transfer::SwapOut { from, to, .. } => {
-                let mut parts = Vec::with_capacity(2 * layers.len());
-                for layer in layers {
-                    for ptr in layer.page(from.0) {
-                        parts.push(HostBytes::Pending(device.start_read(ptr, layer.layout.bytes())?));
-                    }
+                let mut parts = Vec::with_capacity(pools.len());
+                for pool in pools {
+                    parts.push(HostBytes::Pending(device.start_read(pool.page(from.0), pool.bytes)?));
                 }
                 *self.page(to.0)? = parts;
             }
             Transfer::SwapIn { from, to, .. } => {
                 self.arrive(from.0)?;
                 let parts = self.page(from.0)?;
-                for (layer, parts) in layers.iter().zip(parts.chunks(2)) {
-                    for (ptr, part) in layer.page(to.0).into_iter().zip(parts) {
-                        if let HostBytes::Ready(bytes) = part {
-                            device.write(ptr, bytes)?;
-                        }
+                for (pool, part) in pools.iter().zip(parts) {
+                    if let HostBytes::Ready(bytes) = part {
+                        device.write(pool.page(to.0), bytes)?;
                     }
                 }
             }

@@ -51,3 +51,14 @@ pub enum Transfer {
         to: PageId,
     },
 }
+
+impl Transfer {
+    /// The group of layers.
+    pub fn group(&self) -> u32 {
+        match *self {
+            Transfer::Copy { group, .. }
+            | Transfer::SwapOut { group, .. }
+            | Transfer::SwapIn { group, .. } => group,
+        }
+    }
+}

@@ -78,8 +78,11 @@ impl PageAllocator {
         }
     }
 
-    /// Whether all groups look back over all positions, which prefixes of any length need to be reused.
-    pub fn all_full(&self) -> bool {
-        self.groups.iter().all(|group| group.kind == GroupKind::Full)
+    /// How many groups look back over all positions, if prefixes can be reused: all of them, or all before
+    /// the last one, which has recurrent states.
+    pub fn reusable(&self) -> Option<usize> {
+        let full = self.groups.iter().take_while(|group| group.kind == GroupKind::Full).count();
+        let rest = self.groups[full..].iter().map(|group| group.kind);
+        (full > 0 && (rest.len() == 0 || rest.eq([GroupKind::Recurrent]))).then_some(full)
     }
 }

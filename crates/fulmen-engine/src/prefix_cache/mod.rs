@@ -13,6 +13,7 @@
 //! the least recently used node that nobody uses and that has no children.
 
 mod node;
+mod states;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use crate::pages::{PageId, Writer};
 pub use node::NodeId;
 use node::{Node, Nodes};
+pub use states::StateHit;
 
 /// What a page is a page of. Pages of different namespaces are never shared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -44,6 +46,17 @@ pub struct CacheCounters {
     pub tokens_hit: u64,
     /// Pages that were evicted to make room.
     pub evictions: u64,
+    /// Recurrent states that were evicted one by one.
+    pub state_evictions: u64,
+}
+
+/// What a page that was removed leaves to the caller: the cache's references.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// The page in each group of layers.
+    pub pages: Box<[PageId]>,
+    /// The pages of recurrent states, each behind so many tokens of the page.
+    pub states: Vec<(u32, PageId)>,
 }
 
 /// What [`PrefixCache::insert`] has done.
@@ -86,6 +99,8 @@ pub struct PrefixCache {
     by_first_token: HashMap<(u64, u32), Vec<NodeId>>,
     /// Nodes that nobody uses and that have no children, the least recently used first.
     leaves: BTreeSet<(u64, NodeId)>,
+    /// Recurrent states by their nodes and offsets, the least recently used first.
+    states: BTreeSet<(u64, NodeId, u32)>,
     /// Nodes that nobody uses.
     unused: usize,
     clock: u64,
@@ -117,6 +132,7 @@ impl PrefixCache {
             by_key: HashMap::new(),
             by_first_token: HashMap::new(),
             leaves: BTreeSet::new(),
+            states: BTreeSet::new(),
             unused: 0,
             clock: 0,
             counters: CacheCounters::default(),
@@ -205,6 +221,7 @@ impl PrefixCache {
             tokens: tokens.into(),
             pages: pages.into(),
             writer,
+            states: Vec::new(),
             users: 0,
             children: 0,
             last_used: self.clock,
@@ -223,7 +240,7 @@ impl PrefixCache {
         Some(Inserted::New(id))
     }
 
-    /// The pages of a node, one per group of layers, and what wrote them.
+    /// The pages of a node, one per group of layers with attention, and what wrote them.
     pub fn page(&self, node: NodeId) -> (&[PageId], Writer) {
         let node = &self.nodes[node];
         (&node.pages, node.writer)
@@ -278,20 +295,20 @@ impl PrefixCache {
 
     /// Removes the page that was not used for the longest time to make room; the caller releases it in the
     /// pool.
-    pub fn evict(&mut self) -> Option<Box<[PageId]>> {
+    pub fn evict(&mut self) -> Option<Removed> {
         let evicted = self.pop()?;
         self.counters.evictions += 1;
         Some(evicted)
     }
 
     /// Like [`evict`](PrefixCache::evict) without counting it, to empty the cache.
-    pub fn pop(&mut self) -> Option<Box<[PageId]>> {
+    pub fn pop(&mut self) -> Option<Removed> {
         let &(_, id) = self.leaves.first()?;
         Some(self.remove(id))
     }
 
     /// Removes a page without children that nobody uses; the cache's references pass to the caller.
-    pub fn remove(&mut self, id: NodeId) -> Box<[PageId]> {
+    pub fn remove(&mut self, id: NodeId) -> Removed {
         let node = self.nodes.remove(id);
         assert!(node.users == 0 && node.children == 0, "a node of the prefix cache is removed while in use");
         self.unused -= 1;
@@ -305,7 +322,11 @@ impl PrefixCache {
                 self.leaves.insert((above.last_used, parent));
             }
         }
-        node.pages
+        for state in &node.states {
+            self.states.remove(&(state.last_used, id, state.offset));
+        }
+        let states = node.states.iter().map(|state| (state.offset, state.page)).collect();
+        Removed { pages: node.pages, states }
     }
 
     fn root_key(&self, tenant: &str) -> u64 {

@@ -3,6 +3,7 @@
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
+use super::states::Snapshot;
 use crate::pages::{PageId, Writer};
 
 /// A page in the prefix cache. Valid until the page is removed.
@@ -22,6 +23,8 @@ pub(super) struct Node {
     /// The page in each group of layers.
     pub(super) pages: Box<[PageId]>,
     pub(super) writer: Writer,
+    /// Recurrent states behind the first tokens of the page.
+    pub(super) states: Vec<Snapshot>,
     /// Sequences that use the page.
     pub(super) users: u32,
     pub(super) children: u32,

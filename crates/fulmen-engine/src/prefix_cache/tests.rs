@@ -24,6 +24,10 @@ fn add(cache: &mut PrefixCache, parent: Option<NodeId>, tokens: &[u32], page: u3
     }
 }
 
+fn evict(cache: &mut PrefixCache) -> Option<Box<[PageId]>> {
+    cache.evict().map(|removed| removed.pages)
+}
+
 fn pages(cache: &PrefixCache, nodes: &[NodeId]) -> Vec<u32> {
     nodes.iter().map(|&node| cache.page(node).0[0].0).collect()
 }
@@ -117,14 +121,14 @@ fn eviction_takes_the_least_recently_used_and_children_first() {
     cache.acquire(a);
     cache.acquire(ab);
     assert_eq!(cache.evictable(), 1);
-    assert_eq!(cache.evict().as_deref(), Some(&[PageId(12)][..]));
-    assert_eq!(cache.evict(), None, "A and B are in use");
+    assert_eq!(evict(&mut cache).as_deref(), Some(&[PageId(12)][..]));
+    assert_eq!(evict(&mut cache), None, "A and B are in use");
     cache.release(ab);
     cache.release(a);
     assert_eq!(cache.evictable(), 2);
-    assert_eq!(cache.evict().as_deref(), Some(&[PageId(11)][..]), "the child before its parent");
+    assert_eq!(evict(&mut cache).as_deref(), Some(&[PageId(11)][..]), "the child before its parent");
     assert_eq!(pages(&cache, &cache.find("t", None, &[A, B].concat())), [10]);
-    assert_eq!(cache.evict().as_deref(), Some(&[PageId(10)][..]));
+    assert_eq!(evict(&mut cache).as_deref(), Some(&[PageId(10)][..]));
     assert_eq!((cache.pages(), cache.evictable(), cache.counters.evictions), (0, 0, 3));
     assert!(cache.by_key.is_empty() && cache.by_first_token.is_empty());
 }
@@ -136,4 +140,45 @@ fn batch_invariant_caches_hold_what_prefill_wrote() {
     assert_eq!(insert(A, Writer::Decode), None);
     assert_eq!(insert(&A[..2], Writer::Prefill), None);
     assert!(matches!(insert(A, Writer::Prefill), Some(Inserted::New(_))));
+}
+
+#[test]
+fn the_deepest_state_of_a_chain_is_found() {
+    for mut cache in [cache(), colliding()] {
+        let a = add(&mut cache, None, A, 10);
+        let ab = add(&mut cache, Some(a), B, 11);
+        let abc = add(&mut cache, Some(ab), &C[..3], 12);
+        assert_eq!(cache.deepest(&[a, ab], Some((abc, 3)), false), None);
+        assert!(cache.attach(a, 4, PageId(0)) && cache.attach(ab, 1, PageId(1)));
+        assert!(cache.attach(abc, 2, PageId(2)) && cache.attach(abc, 3, PageId(3)));
+        assert!(!cache.attach(abc, 3, PageId(4)), "there is one already");
+        let hit = |before, node, offset, page| Some(StateHit { before, node, offset, page: PageId(page) });
+        let deepest = |nodes: &[NodeId], partial| cache.deepest(nodes, partial, false);
+        assert_eq!(deepest(&[a, ab], Some((abc, 3))), hit(2, abc, 3, 3));
+        assert_eq!(deepest(&[a, ab], Some((abc, 2))), hit(2, abc, 2, 2));
+        assert_eq!(deepest(&[a, ab], Some((abc, 1))), hit(1, ab, 1, 1), "a state inside the page before");
+        assert_eq!(deepest(&[a], Some((ab, 3))), hit(1, ab, 1, 1));
+        assert_eq!(deepest(&[a], None), hit(0, a, 4, 0));
+        assert_eq!(cache.deepest(&[a, ab], Some((abc, 3)), true), hit(0, a, 4, 0), "at the end of a page");
+        assert_eq!((cache.states(), cache.state_pages().count()), (4, 4));
+    }
+}
+
+#[test]
+fn states_are_evicted_one_by_one_or_with_their_page() {
+    let mut cache = cache();
+    let a = add(&mut cache, None, A, 10);
+    let b = add(&mut cache, Some(a), &B[..3], 11);
+    for (node, offset, page) in [(a, 2, 0), (a, 4, 1), (b, 1, 2), (b, 3, 3)] {
+        assert!(cache.attach(node, offset, PageId(page)));
+    }
+    cache.use_state(a, 2);
+    assert_eq!(cache.evict_state(|page| page != PageId(1)), Some(PageId(2)), "the second oldest, as wanted");
+    assert_eq!(cache.evict_state(|_| true), Some(PageId(1)), "the oldest; the one before it was used again");
+    assert_eq!(cache.evict_state(|_| false), None);
+    assert_eq!((cache.states(), cache.counters.state_evictions, cache.pages()), (2, 2, 2));
+    let removed = cache.evict().unwrap();
+    assert_eq!((&removed.pages[..], &removed.states[..]), (&[PageId(11)][..], &[(3, PageId(3))][..]));
+    assert_eq!(cache.remove(a).states, [(2, PageId(0))]);
+    assert_eq!((cache.states(), cache.evict_state(|_| true)), (0, None));
 }

@@ -345,6 +345,10 @@ impl DeviceMemory for RankDevice {
     fn available_bytes(&self) -> Option<u64> {
         self.device.available_bytes()
     }
+
+    fn largest_state(&self) -> Option<u64> {
+        self.device.largest_state()
+    }
 }
 
 #[cfg(test)]

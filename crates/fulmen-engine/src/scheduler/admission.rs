@@ -8,7 +8,7 @@ use super::Scheduler;
 use super::preemption::Victims;
 use super::sequence::{Place, Sequence};
 use super::sharing::{PartialSource, PrefixHit, page_ids};
-use crate::pages::{OutOfPages, SequencePages};
+use crate::pages::{GroupKind, OutOfPages, SequencePages};
 use crate::request::RequestId;
 use crate::step::SlotSetup;
 
@@ -37,7 +37,9 @@ impl Scheduler {
         if !self.could_fit(&self.sequences[&id]) {
             return false;
         }
-        self.preempt(victim);
+        if !self.abandon_any() {
+            self.preempt(victim);
+        }
         true
     }
 
@@ -95,8 +97,9 @@ impl Scheduler {
         sequence.prefill_end = prefill_end;
         let hit = self.find_hit(sequence).ok_or(OutOfPages)?;
         let looked_up = sequence.use_prefix_cache && self.memory.cache.is_some();
-        let (mut pages, tokens) = self.memory.adopt(hit);
+        let (mut pages, tokens) = self.memory.adopt(sequence.id, hit);
         if let Err(error) = self.memory.reserve(&mut pages, prefill_end) {
+            self.memory.drop_frozen(sequence.id);
             self.memory.release(&mut pages);
             return Err(error);
         }
@@ -106,17 +109,19 @@ impl Scheduler {
             cache.counters.tokens_hit += u64::from(tokens);
         }
         sequence.cached_tokens.get_or_insert(tokens as usize);
-        (sequence.planned, sequence.completed) = (tokens, tokens);
+        (sequence.planned, sequence.completed, sequence.computed_from) = (tokens, tokens, tokens);
         Ok(pages)
     }
 
     /// What the cache has of a sequence; `None` if the sequence does not fit.
     fn find_hit(&self, sequence: &Sequence) -> Option<PrefixHit> {
         let mut hit = PrefixHit::default();
+        let tokens = &sequence.tokens[..sequence.prefill_limit()];
         if sequence.use_prefix_cache {
-            let tokens = &sequence.tokens[..sequence.prefill_limit()];
             hit = self.memory.find_prefix(&sequence.tenant, tokens, self.config.batch_invariant);
-            if self.memory.cache.is_some() && !self.config.batch_invariant {
+            // The state of a sequence that runs is ahead of its pages.
+            let live = self.memory.cache.is_some() && self.memory.states.is_none();
+            if live && !self.config.batch_invariant {
                 self.find_live(sequence, tokens, &mut hit);
             }
         }
@@ -124,7 +129,10 @@ impl Scheduler {
             return Some(hit);
         }
         // A copy needs one page more than none.
-        hit.partial = None;
+        hit = match hit.state {
+            Some(_) => self.memory.find_prefix(&sequence.tenant, tokens, true),
+            None => PrefixHit { partial: None, ..hit },
+        };
         self.fits(sequence, self.memory.hit_pages(&hit)).then_some(hit)
     }
 
@@ -147,7 +155,7 @@ impl Scheduler {
         if sequence.preemptions == 0 {
             sequence.cached_tokens = sequence.cached_tokens.map(|tokens| tokens + skipped as usize);
         }
-        (sequence.planned, sequence.completed) = (end, end);
+        (sequence.planned, sequence.completed, sequence.computed_from) = (end, end, end);
     }
 
     /// Looks for a running sequence that shares more tokens of the next page.
@@ -168,17 +176,21 @@ impl Scheduler {
                 &live.tokens[(index * size) as usize..live.completed.min((index + 1) * size) as usize];
             let shared = theirs.iter().zip(rest).take_while(|(a, b)| a == b).count() as u32;
             if shared > hit.partial.as_ref().map_or(0, PartialSource::tokens) {
-                let pages = page_ids(pages, index);
+                let pages = page_ids(pages, index, None);
                 hit.partial = Some(PartialSource::Live { pages, writer: entry.writer, tokens: shared });
             }
         }
     }
 
     /// Whether the tokens of a sequence and one more fit into the available pages, of which a hit brings
-    /// some and occupies some, and the reserve is left.
+    /// some and occupies some, and the reserve is left. States do not grow: they need no reserve, and that of
+    /// a hit is copied.
     fn fits(&self, sequence: &Sequence, (brought, occupied): (u32, u32)) -> bool {
         let reserve = self.config.reserve_pages.saturating_mul(self.running.len() as u32);
         self.memory.groups().all(|group| {
+            if self.memory.allocator.kind(group) == GroupKind::Recurrent {
+                return self.demand(sequence, group) <= self.memory.available(group);
+            }
             let available = self.memory.available(group).saturating_sub(occupied);
             self.demand(sequence, group).saturating_sub(brought) + reserve <= available
         })

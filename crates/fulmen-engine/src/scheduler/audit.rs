@@ -20,10 +20,11 @@ impl Scheduler {
     }
 
     fn pages(&self) -> impl Iterator<Item = &SequencePages> {
-        self.sequences.values().filter_map(|sequence| match &sequence.place {
+        let running = self.sequences.values().filter_map(|sequence| match &sequence.place {
             Place::Running { pages, .. } => Some(pages),
             _ => None,
-        })
+        });
+        running.chain(self.closing.values().map(|closing| &closing.pages))
     }
 
     fn audit_references(&self, group: usize) -> Result<(), AuditError> {
@@ -31,8 +32,13 @@ impl Scheduler {
         let mut held = vec![0; pool.pages() as usize];
         let of_sequences = self.pages().flat_map(|pages| pages.list(group).iter().map(|(_, entry)| entry.id));
         let cache = self.memory.cache.iter();
-        let of_cache = cache.flat_map(|cache| cache.nodes().map(|node| cache.page(node).0[group]));
-        of_sequences.chain(of_cache).for_each(|page| held[page.0 as usize] += 1);
+        let of_nodes =
+            cache.clone().flat_map(|cache| cache.nodes().filter_map(|node| cache.page(node).0.get(group)));
+        let of_cache = of_nodes.copied().filter(|_| self.memory.states != Some(group));
+        let states = cache.flat_map(|cache| cache.state_pages());
+        let states = states.chain(self.memory.frozen.values().copied());
+        let states = states.filter(|_| self.memory.states == Some(group));
+        of_sequences.chain(of_cache).chain(states).for_each(|page| held[page.0 as usize] += 1);
         for (page, found) in (0..).map(PageId).zip(held) {
             let counted = pool.references(page);
             let what = || format!("references to page {} of group {group}", page.0);

@@ -63,7 +63,9 @@ impl Scheduler {
                     format!("step {} of {} rows: a fault in row {}", step.number, step.rows, fault.row);
                 return Err(DeviceLost(reason));
             };
-            self.fail(part.id, RequestError::Row { position, reason: fault.reason });
+            let id = part.id;
+            self.abandon(id);
+            self.fail(id, RequestError::Row { position, reason: fault.reason });
         }
         for part in &step.parts {
             if let Some(sequence) = self.sequences.get_mut(&part.id)
@@ -73,12 +75,14 @@ impl Scheduler {
             }
         }
         for (&row, sampled) in step.logits.iter().zip(output.sampled) {
-            if let Some((part, _)) = step.find(row) {
+            if let Some((part, position)) = step.find(row) {
+                self.take_closing_token(part.id, position, &sampled);
                 self.take_token(part.id, sampled);
             }
         }
         for part in &step.parts {
             self.cache_pages(part.id);
+            self.note_closing(part.id, part.epoch, part.end);
         }
         self.grow_steps();
         Ok(())
@@ -122,6 +126,7 @@ impl Scheduler {
             return;
         };
         self.memory.cache_full_pages(tenant, tokens, *completed, pages);
+        self.memory.attach_states(id, *completed, pages, None);
     }
 
     /// Takes back the newest plan, of which nothing has run: its rows are planned again, and what it should
@@ -133,6 +138,7 @@ impl Scheduler {
     pub fn launch_failed(&mut self, plan: StepPlan, error: LaunchError) {
         let Some(step) = self.in_flight.pop_back() else { return };
         for part in &step.parts {
+            self.abandon(part.id);
             if let Some(sequence) = self.sequences.get_mut(&part.id) {
                 sequence.planned = part.start;
             }

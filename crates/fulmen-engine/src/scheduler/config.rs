@@ -50,8 +50,12 @@ pub struct SchedulerConfig {
     pub tenant_spacing: Duration,
     /// What happens to the pages of a preempted sequence.
     pub preemption: PreemptionMode,
-    /// Whether pages are kept for prompts with the same beginning. Needs groups of full attention only.
+    /// Whether pages are kept for prompts with the same beginning. Needs groups of full attention, behind
+    /// which there may be one of recurrent states.
     pub prefix_cache: bool,
+    /// Recurrent states are kept for later prompts at multiples of so many positions, beside the ends of
+    /// prompts. A multiple of `page_size`.
+    pub snapshot_interval: u32,
     /// What cached pages are pages of.
     pub namespace: Namespace,
     /// Whether a request gives the same bits alone and in any batch: prefill chunks begin at page borders,
@@ -78,6 +82,7 @@ impl SchedulerConfig {
             tenant_spacing: Duration::ZERO,
             preemption: PreemptionMode::default(),
             prefix_cache: true,
+            snapshot_interval: 2048,
             namespace: Namespace::default(),
             batch_invariant: false,
         }

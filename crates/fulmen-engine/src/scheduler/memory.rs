@@ -1,15 +1,22 @@
 //! Pages and prefix cache together: pages of the cache that nobody uses count as free.
 
+use std::collections::BTreeMap;
+
 use super::config::SchedulerConfig;
 use crate::error::{ConfigError, Leak};
 use crate::pages::{
     GroupKind, OutOfPages, PageAllocator, PageId, SequencePages, SwappedPages, Transfer, Writer,
 };
-use crate::prefix_cache::{NodeId, PrefixCache};
+use crate::prefix_cache::{NodeId, PrefixCache, Removed};
+use crate::request::RequestId;
 
 pub(super) struct KvMemory {
     pub(super) allocator: PageAllocator,
     pub(super) cache: Option<PrefixCache>,
+    /// The group of recurrent states, if the cache has snapshots of them.
+    pub(super) states: Option<usize>,
+    /// Snapshots that are not in the cache yet, by sequence and position.
+    pub(super) frozen: BTreeMap<(RequestId, u32), PageId>,
     /// Work for the device that the next step does first.
     pub(super) transfers: Vec<Transfer>,
 }
@@ -17,10 +24,17 @@ pub(super) struct KvMemory {
 impl KvMemory {
     pub(super) fn new(config: &SchedulerConfig) -> Result<KvMemory, ConfigError> {
         let allocator = PageAllocator::new(config.page_size, &config.groups)?;
-        let cached = config.prefix_cache && allocator.all_full();
+        let full = allocator.reusable().filter(|_| config.prefix_cache);
         let cache =
-            cached.then(|| PrefixCache::new(config.page_size, &config.namespace, config.batch_invariant));
-        Ok(KvMemory { allocator, cache, transfers: Vec::new() })
+            full.map(|_| PrefixCache::new(config.page_size, &config.namespace, config.batch_invariant));
+        let states = full.filter(|&full| full < allocator.groups());
+        if states.is_some() {
+            let interval = config.snapshot_interval;
+            let holds = interval > 0 && interval.is_multiple_of(config.page_size);
+            let expected = format!("a multiple of the page size ({})", config.page_size);
+            ConfigError::check(holds, "snapshot_interval", &expected, interval)?;
+        }
+        Ok(KvMemory { allocator, cache, states, frozen: BTreeMap::new(), transfers: Vec::new() })
     }
 
     pub(super) fn page_size(&self) -> u32 {
@@ -33,15 +47,31 @@ impl KvMemory {
 
     /// Pages of a group that are free or can be made free by eviction.
     pub(super) fn available(&self, group: usize) -> u32 {
-        self.allocator.free(group) + self.cache.as_ref().map_or(0, |cache| cache.evictable() as u32)
+        let evictable = match &self.cache {
+            _ if self.states == Some(group) => self.evictable_states(),
+            Some(cache) => cache.evictable() as u32,
+            None => 0,
+        };
+        self.allocator.free(group) + evictable
     }
 
     /// Evicts pages of the cache until `pages` pages of a group are free, or nothing is left to evict.
     pub(super) fn make_room(&mut self, group: usize, pages: u32) {
+        if self.states == Some(group) {
+            while self.allocator.free(group) < pages && self.evict_state() {}
+            return;
+        }
         while self.allocator.free(group) < pages
             && let Some(evicted) = self.cache.as_mut().and_then(PrefixCache::evict)
         {
-            self.release_ids(&evicted);
+            self.release_removed(&evicted);
+        }
+    }
+
+    fn release_removed(&mut self, removed: &Removed) {
+        self.release_ids(&removed.pages);
+        if let Some(group) = self.states {
+            removed.states.iter().for_each(|&(_, page)| self.allocator.pool_mut(group).release(page));
         }
     }
 
@@ -71,18 +101,21 @@ impl KvMemory {
                 self.make_room(group, missing);
                 self.allocator.grow(pages, group, to)?;
             }
-            let index =
-                if self.allocator.kind(group) == GroupKind::Recurrent { 0 } else { from / self.page_size() };
+            let recurrent = self.allocator.kind(group) == GroupKind::Recurrent;
+            if recurrent {
+                self.own_state(pages);
+            }
+            let index = if recurrent { 0 } else { from / self.page_size() };
             let copy = self.allocator.make_writable(pages, group, index)?;
             self.transfers.extend(copy);
         }
         Ok(())
     }
 
-    /// Allocates the pages of a whole prompt in groups of full attention; the others follow chunk by chunk.
+    /// Allocates the pages of a whole prompt, except those of windows, which follow chunk by chunk.
     pub(super) fn reserve(&mut self, pages: &mut SequencePages, positions: u32) -> Result<(), OutOfPages> {
         for group in self.groups() {
-            if self.allocator.kind(group) != GroupKind::Full {
+            if matches!(self.allocator.kind(group), GroupKind::Window { .. }) {
                 continue;
             }
             let missing = self.allocator.missing(pages, group, positions);
@@ -95,8 +128,9 @@ impl KvMemory {
     /// Notes what writes positions `from..to`.
     pub(super) fn note_writer(&self, pages: &mut SequencePages, from: u32, to: u32, writer: Writer) {
         let size = self.page_size();
-        for (_, list) in pages.lists_mut() {
-            for index in from / size..to.div_ceil(size) {
+        for (group, list) in pages.lists_mut() {
+            let recurrent = self.allocator.kind(group as usize) == GroupKind::Recurrent;
+            for index in if recurrent { 0..1 } else { from / size..to.div_ceil(size) } {
                 if let Some(entry) = list.get_mut(index) {
                     entry.writer = entry.writer.max(writer);
                 }
@@ -134,8 +168,8 @@ impl KvMemory {
 
     /// Empties the cache.
     pub(super) fn drop_cache(&mut self) {
-        while let Some(page) = self.cache.as_mut().and_then(PrefixCache::pop) {
-            self.release_ids(&page);
+        while let Some(removed) = self.cache.as_mut().and_then(PrefixCache::pop) {
+            self.release_removed(&removed);
         }
     }
 
@@ -144,6 +178,7 @@ impl KvMemory {
         let cached = self.cache.as_ref().map_or(0, PrefixCache::pages);
         let evictable = self.cache.as_ref().map_or(0, PrefixCache::evictable);
         Leak::check("pages of the prefix cache", cached - evictable, cached)?;
+        Leak::check("frozen states", self.frozen.len(), self.frozen.len())?;
         for group in self.groups() {
             let (all, free) = (self.allocator.pages(group), self.available(group));
             Leak::check(format!("KV pages of group {group}"), (all - free) as usize, all as usize)?;

@@ -20,6 +20,7 @@
 
 mod admission;
 mod audit;
+mod closing;
 pub(crate) mod complete;
 mod config;
 mod memory;
@@ -27,6 +28,7 @@ mod plan;
 mod preemption;
 mod sequence;
 mod sharing;
+mod states;
 mod stats;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -41,6 +43,7 @@ use crate::error::{ConfigError, Leak, RequestError};
 use crate::pages::GroupKind;
 use crate::request::{Event, FinishReason, Request, RequestId, Usage};
 use crate::step::Prologue;
+use closing::Closing;
 use complete::InFlight;
 use memory::KvMemory;
 use sequence::{Place, Rank, Sequence};
@@ -76,6 +79,8 @@ pub struct Scheduler {
     sequences: BTreeMap<RequestId, Sequence>,
     waiting: BTreeSet<Rank>,
     running: BTreeSet<Rank>,
+    /// Requests that have ended and whose last rows are in flight.
+    closing: BTreeMap<RequestId, Closing>,
     deadlines: BTreeSet<(Duration, RequestId)>,
     /// Unfinished requests of each tenant.
     tenants: HashMap<Arc<str>, u32>,
@@ -108,6 +113,7 @@ impl Scheduler {
             sequences: BTreeMap::new(),
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
+            closing: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             tenants: HashMap::new(),
             free_slots: (0..config.max_sequences).rev().collect(),
@@ -177,6 +183,7 @@ impl Scheduler {
             planned: 0,
             completed: 0,
             prefill_end: 0,
+            computed_from: 0,
             epoch: 0,
             last_step: 0,
             cached_tokens: None,
@@ -239,6 +246,7 @@ impl Scheduler {
     /// nothing is cached or in flight.
     pub fn device_lost(&mut self, reason: &str) {
         self.fail_all(&RequestError::DeviceLost { reason: reason.to_owned() });
+        while self.abandon_any() {}
         self.in_flight.clear();
         self.prologue = Prologue::default();
         self.memory.transfers.clear();
@@ -291,7 +299,8 @@ impl Scheduler {
     /// Whether all requests have ended and all pages, slots and tenants were given back. Cached pages that
     /// nobody uses count as free.
     pub fn counted_back(&self) -> Result<(), Leak> {
-        Leak::check("requests", self.sequences.len(), self.next_id as usize)?;
+        let requests = self.sequences.len() + self.closing.len();
+        Leak::check("requests", requests, self.next_id as usize)?;
         Leak::check("queue entries", self.waiting.len() + self.running.len(), self.config.queue_limit)?;
         Leak::check("deadlines", self.deadlines.len(), self.next_id as usize)?;
         Leak::check("tenants", self.tenants.len(), self.next_id as usize)?;
@@ -313,7 +322,7 @@ impl Scheduler {
     }
 
     fn finish(&mut self, id: RequestId, reason: FinishReason) {
-        let Some(sequence) = self.retire(id, true) else { return };
+        let Some(sequence) = self.retire(id, Keep::All) else { return };
         self.stats.finished += 1;
         let usage = Usage {
             prompt_tokens: sequence.prompt_tokens,
@@ -326,7 +335,12 @@ impl Scheduler {
 
     /// Ends a request with an error. `false` if it has ended already.
     pub(crate) fn fail(&mut self, id: RequestId, error: RequestError) -> bool {
-        if self.retire(id, !matches!(error, RequestError::Row { .. })).is_none() {
+        let keep = match error {
+            RequestError::Row { .. } => Keep::Nothing,
+            RequestError::Cancelled => Keep::All,
+            _ => Keep::Pages,
+        };
+        if self.retire(id, keep).is_none() {
             return false;
         }
         match error {
@@ -338,7 +352,7 @@ impl Scheduler {
     }
 
     /// Takes a request out of all lists and gives back what it holds.
-    fn retire(&mut self, id: RequestId, keep_prefix: bool) -> Option<Sequence> {
+    fn retire(&mut self, id: RequestId, keep: Keep) -> Option<Sequence> {
         let mut sequence = self.sequences.remove(&id)?;
         self.waiting.remove(&sequence.rank);
         self.running.remove(&sequence.rank);
@@ -357,18 +371,27 @@ impl Scheduler {
         match std::mem::replace(&mut sequence.place, Place::Waiting) {
             Place::Waiting => {}
             Place::Swapped(pages) => self.memory.allocator.release_swapped(pages),
-            Place::Running { slot, mut pages } => {
-                if keep_prefix && sequence.use_prefix_cache {
-                    let Sequence { tenant, tokens, completed, .. } = &sequence;
-                    self.memory.cache_full_pages(tenant, tokens, *completed, &mut pages);
-                    self.memory.cache_last_page(tenant, tokens, *completed, &pages);
-                }
-                self.memory.release(&mut pages);
+            Place::Running { slot, pages } => {
                 self.free_slots.push(slot);
+                match keep != Keep::Nothing && sequence.use_prefix_cache {
+                    true => self.close(&mut sequence, pages, keep == Keep::All),
+                    false => self.give_back(id, pages),
+                }
             }
         }
         Some(sequence)
     }
+}
+
+/// What the prefix cache keeps of a sequence that ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    /// Nothing: a row has failed.
+    Nothing,
+    /// What completed steps have written: a launch may have failed midway.
+    Pages,
+    /// That, and the recurrent state behind its last row.
+    All,
 }
 
 /// Positions of one sequence that fit into all pages of a group.

@@ -102,6 +102,7 @@ impl Scheduler {
     /// The end of the next prefill chunk; `None` if the budget is too small for one.
     fn chunk_end(&self, sequence: &Sequence, budget: u32) -> Option<u32> {
         let mut end = sequence.prefill_end.min(sequence.planned.saturating_add(budget));
+        end = self.next_snapshot(sequence).map_or(end, |next| end.min(next));
         if self.config.batch_invariant && end < sequence.prefill_end {
             end -= end % self.config.page_size;
         }

@@ -36,6 +36,7 @@ impl Scheduler {
             return;
         };
         self.free_slots.push(slot);
+        self.memory.drop_frozen(id);
         self.running.remove(&sequence.rank);
         self.waiting.insert(sequence.rank);
         sequence.preemptions += 1;
@@ -61,6 +62,7 @@ impl Scheduler {
     /// Makes positions up to `to` of a running sequence writable, and preempts others, or itself, where pages
     /// are missing.
     pub(super) fn prepare_rows(&mut self, id: RequestId, to: u32) -> Result<(), OutOfPages> {
+        self.keep_state(id);
         loop {
             let Some(sequence) = self.sequences.get_mut(&id) else { return Err(OutOfPages) };
             let from = sequence.planned;
@@ -69,6 +71,9 @@ impl Scheduler {
             self.memory.allocator.free_behind(pages, from);
             if self.memory.prepare(pages, from, to).is_ok() {
                 return Ok(());
+            }
+            if self.abandon_any() {
+                continue;
             }
             match self.victim(Victims::All) {
                 Some(victim) => self.preempt(victim),

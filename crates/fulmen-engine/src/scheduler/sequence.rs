@@ -62,6 +62,8 @@ pub(super) struct Sequence {
     pub(super) completed: u32,
     /// Positions below it run in prefill chunks, the others as decode rows.
     pub(super) prefill_end: u32,
+    /// Positions below it came from the prefix cache.
+    pub(super) computed_from: u32,
     /// Counts how often the pages were dropped: results of earlier rows say nothing of the pages held now.
     pub(super) epoch: u32,
     /// The step that has, or will have, the newest rows of this sequence.

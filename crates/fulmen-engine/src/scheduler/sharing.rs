@@ -4,13 +4,22 @@ use std::sync::Arc;
 
 use super::memory::KvMemory;
 use crate::pages::{PageEntry, PageId, SequencePages, Writer};
-use crate::prefix_cache::{Inserted, NodeId};
+use crate::prefix_cache::{Inserted, NodeId, StateHit};
+use crate::request::RequestId;
 
 /// The first tokens of a prompt, found in the cache.
 #[derive(Debug, Default)]
 pub(super) struct PrefixHit {
     pub(super) nodes: Vec<NodeId>,
     pub(super) partial: Option<PartialSource>,
+    /// The recurrent state behind these tokens.
+    pub(super) state: Option<StateHit>,
+}
+
+impl PrefixHit {
+    fn tokens(&self, page_size: u32) -> u32 {
+        self.nodes.len() as u32 * page_size + self.partial.as_ref().map_or(0, PartialSource::tokens)
+    }
 }
 
 /// A page whose first tokens continue a hit.
@@ -46,7 +55,7 @@ impl KvMemory {
             true => PartialSource::TakeOver { node: found.node, tokens: found.tokens },
             false => PartialSource::Cached { node: found.node, tokens: found.tokens },
         });
-        PrefixHit { nodes, partial }
+        self.cut_to_state(PrefixHit { nodes, partial, state: None }, whole_pages)
     }
 
     /// Pages that a hit brings, and pages of it that are counted as available now and not afterwards.
@@ -63,10 +72,14 @@ impl KvMemory {
         (brought, occupied)
     }
 
-    /// The pages of a hit, and how many tokens they hold.
-    pub(super) fn adopt(&mut self, hit: PrefixHit) -> (SequencePages, u32) {
+    /// The pages of a hit for a sequence, and how many tokens they hold.
+    pub(super) fn adopt(&mut self, id: RequestId, hit: PrefixHit) -> (SequencePages, u32) {
         let mut pages = self.allocator.empty();
         let mut tokens = 0;
+        let (state, all) = (hit.state, hit.tokens(self.page_size()));
+        if let Some(state) = state {
+            self.put_state(&mut pages, state);
+        }
         for &node in &hit.nodes {
             let Some(cache) = &mut self.cache else { break };
             cache.acquire(node);
@@ -77,17 +90,26 @@ impl KvMemory {
             tokens += self.page_size();
         }
         if let Some(partial) = hit.partial {
-            tokens += self.adopt_partial(&mut pages, partial);
+            tokens += self.adopt_partial(id, &mut pages, partial);
+        }
+        if state.is_some() && tokens != all {
+            // The state has seen more tokens than there are pages for.
+            self.release(&mut pages);
+            tokens = 0;
         }
         (pages, tokens)
     }
 
-    fn adopt_partial(&mut self, pages: &mut SequencePages, source: PartialSource) -> u32 {
+    fn adopt_partial(&mut self, id: RequestId, pages: &mut SequencePages, source: PartialSource) -> u32 {
         let copied = match (source, &mut self.cache) {
             (PartialSource::TakeOver { node, tokens }, Some(cache)) => {
                 let writer = cache.page(node).1;
-                let ids = cache.remove(node);
-                push_page(pages, &ids, writer, None);
+                let removed = cache.remove(node);
+                // Its states are that of the sequence, and some before it: the cache gets them back.
+                let first = pages.list(0).end() * self.page_size();
+                let states = removed.states.into_iter().map(|(offset, page)| ((id, first + offset), page));
+                self.frozen.extend(states);
+                push_page(pages, &removed.pages, writer, None);
                 return tokens;
             }
             (PartialSource::Cached { node, tokens }, Some(cache)) => {
@@ -111,7 +133,7 @@ impl KvMemory {
         tokens
     }
 
-    /// A copy of a page in all groups, or `None` if there is no room for it.
+    /// A copy of a page in all groups with attention, or `None` if there is no room for it.
     fn copy_page(&mut self, from: &[PageId]) -> Option<Vec<PageId>> {
         let (mut to, mut copies) = (Vec::new(), Vec::new());
         for (group, &page) in from.iter().enumerate() {
@@ -138,8 +160,8 @@ impl KvMemory {
     ) {
         let size = self.page_size();
         for index in pages.list(0).cached_pages()..completed / size {
+            let own = page_ids(pages, index, self.states);
             let Some(cache) = &mut self.cache else { return };
-            let own = page_ids(pages, index);
             let writer = pages.list(0).get(index).map_or(Writer::Decode, |entry| entry.writer);
             let range = (index * size) as usize..((index + 1) * size) as usize;
             match cache.insert(tenant, parent_of(pages, index), &tokens[range], &own, writer) {
@@ -163,7 +185,7 @@ impl KvMemory {
         let (shared, writer) = cache.page(node);
         let shared = shared.to_vec();
         self.retain_ids(&shared);
-        self.release_ids(&page_ids(pages, index));
+        self.release_ids(&page_ids(pages, index, self.states));
         for (group, &id) in shared.iter().enumerate() {
             let node = Some(node).filter(|_| group == 0);
             pages.list_mut(group).put(index, PageEntry { id, writer, node });
@@ -177,32 +199,42 @@ impl KvMemory {
         if let Some(cache) = &self.cache {
             let rest = tokens.get((first * size) as usize..).unwrap_or_default();
             let nodes = cache.find(tenant, parent_of(pages, first), rest);
-            for (index, node) in (first..).zip(nodes) {
+            let hit = self.cut_to_state(PrefixHit { nodes, ..PrefixHit::default() }, true);
+            if let Some(state) = hit.state {
+                self.put_state(pages, state);
+            }
+            for (index, node) in (first..).zip(hit.nodes) {
                 self.use_cached(pages, index, node);
             }
         }
         pages.list(0).cached_pages() * size
     }
 
-    /// Adds the last, partial page of a sequence that ends.
+    /// Adds the last, partial page of a sequence that ends. With recurrent states it is of use only if one of
+    /// them is kept behind a token of it.
     pub(super) fn cache_last_page(
         &mut self,
+        id: RequestId,
         tenant: &Arc<str>,
         tokens: &[u32],
         completed: u32,
         pages: &SequencePages,
-    ) {
+    ) -> Option<(u32, NodeId)> {
         let (index, size) = (completed / self.page_size(), self.page_size());
-        let Some(cache) = &mut self.cache else { return };
-        let Some(entry) = pages.list(0).get(index) else { return };
-        if pages.list(0).cached_pages() != index {
-            return;
+        let entry = pages.list(0).get(index)?;
+        let useful = self.states.is_none() || self.has_frozen(id, index, completed);
+        if pages.list(0).cached_pages() != index || !useful {
+            return None;
         }
         let tokens = &tokens[(index * size) as usize..completed as usize];
-        let ids = page_ids(pages, index);
-        let inserted = cache.insert(tenant, parent_of(pages, index), tokens, &ids, entry.writer);
-        if matches!(inserted, Some(Inserted::New(_))) {
-            self.retain_ids(&ids);
+        let ids = page_ids(pages, index, self.states);
+        let cache = self.cache.as_mut()?;
+        match cache.insert(tenant, parent_of(pages, index), tokens, &ids, entry.writer)? {
+            Inserted::New(node) => {
+                self.retain_ids(&ids);
+                Some((index, node))
+            }
+            Inserted::Existing(node) => Some((index, node)),
         }
     }
 }
@@ -214,9 +246,10 @@ fn push_page(pages: &mut SequencePages, ids: &[PageId], writer: Writer, node: Op
     }
 }
 
-/// The page at `index` in each group of layers.
-pub(super) fn page_ids(pages: &SequencePages, index: u32) -> Vec<PageId> {
-    pages.lists().filter_map(|list| list.get(index).map(|entry| entry.id)).collect()
+/// The page at `index` in each group of layers but for that of states.
+pub(super) fn page_ids(pages: &SequencePages, index: u32, states: Option<usize>) -> Vec<PageId> {
+    let lists = pages.lists().take(states.unwrap_or(usize::MAX));
+    lists.filter_map(|list| list.get(index).map(|entry| entry.id)).collect()
 }
 
 fn parent_of(pages: &SequencePages, index: u32) -> Option<NodeId> {

@@ -30,6 +30,8 @@ pub struct Stats {
     pub groups: Vec<GroupStats>,
     /// Pages in the prefix cache.
     pub cached_pages: usize,
+    /// Recurrent states in the prefix cache.
+    pub cached_states: usize,
     /// Counters of the prefix cache.
     pub prefix_cache: CacheCounters,
     /// Requests that were taken into the queue.
@@ -88,6 +90,7 @@ impl Scheduler {
             swapped,
             groups: self.memory.groups().map(group).collect(),
             cached_pages: self.memory.cache.as_ref().map_or(0, PrefixCache::pages),
+            cached_states: self.memory.cache.as_ref().map_or(0, PrefixCache::states),
             prefix_cache: self.memory.cache.as_ref().map_or_else(CacheCounters::default, |c| c.counters),
             ..self.stats.clone()
         }

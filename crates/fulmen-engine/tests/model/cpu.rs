@@ -8,10 +8,12 @@ use fulmen_engine::{
     Engine, EngineOptions, Event, LoadOptions, Model, Request, Sampling, SamplingParams, Shutdown,
     TextEngine, TextEvent, TextFinish, TextRequest,
 };
+use fulmen_model::arch::Stage;
 use fulmen_model::tokenizer::Special;
 
 use crate::scenario::{
-    Reference, Storm, answers, driver, hybrid_model, prefix_hits_change_nothing, small_model,
+    Reference, Storm, answers, driver, hybrid_hits_change_nothing, hybrid_model, prefix_hits_change_nothing,
+    small_model,
 };
 
 static STORY: &[u8] = include_bytes!("../../../fulmen-cli/assets/story.gguf");
@@ -68,17 +70,37 @@ fn a_storm_swaps_to_the_host_and_back() {
     assert!(stats.swapped_out > 0 && stats.cancelled > 0, "{stats:?}");
 }
 
-/// Recurrent states: pages are neither shared nor swapped, whatever the options say, and sequences that are
-/// preempted start anew.
+/// Recurrent states are kept for later prompts, swapped and computed again.
 #[test]
 fn a_storm_of_hybrid_models_gives_equal_bits() {
-    for (preset, cache) in [("tiny-qwen35", DType::F16), ("tiny-qwen3next", DType::F32)] {
+    for (preset, cache, host_memory) in
+        [("tiny-qwen35", DType::F16, 64 << 20), ("tiny-qwen3next", DType::F32, 0)]
+    {
         let model = hybrid_model(preset, "q8_0", Box::new(CpuDispatcher::with_threads(2)));
-        let options = EngineOptions { batch_invariant: true, host_memory: 64 << 20, cache, ..few_pages() };
+        let states = model.config().state_bytes(Stage::whole(model.config().layers));
+        let options = EngineOptions {
+            batch_invariant: true,
+            host_memory,
+            cache,
+            state_memory: 2 * states,
+            ..few_pages()
+        };
         let storm = Storm { requests: 60, max_tokens: 24, sampled: true, options, seed: 3 };
         let stats = storm.equal_bits(&model);
-        assert!(stats.dropped > 0 && stats.cancelled > 0, "{preset}: {stats:?}");
-        assert!(stats.prefix_cache.hits == 0 && stats.swapped_out == 0, "{preset}: {stats:?}");
+        assert!(stats.cancelled > 0 && stats.prefix_cache.hits > 5, "{preset}: {stats:?}");
+        assert!(stats.swapped_out + stats.dropped > 0, "{preset}: {stats:?}");
+        assert_eq!((stats.swapped_out > 0, stats.groups[1].pages), (host_memory > 0, 8 + 2), "{preset}");
+    }
+}
+
+#[test]
+fn logits_after_a_prefix_hit_of_a_hybrid_model_are_the_cold_ones() {
+    for preset in ["tiny-qwen35", "tiny-qwen35moe", "tiny-qwen3next"] {
+        let model = hybrid_model(preset, "q4_k_m", Box::new(CpuDispatcher::with_threads(2)));
+        let options = EngineOptions { context: 1024, max_sequences: 4, ..EngineOptions::default() };
+        hybrid_hits_change_nothing(&model, &options, 1e-2);
+        let options = EngineOptions { batch_invariant: true, ..options };
+        hybrid_hits_change_nothing(&model, &options, 0.0);
     }
 }
 

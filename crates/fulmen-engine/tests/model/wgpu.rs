@@ -4,7 +4,7 @@ use fulmen_core::DType;
 use fulmen_engine::EngineOptions;
 use fulmen_wgpu::WgpuDispatcher;
 
-use crate::scenario::{Reference, Storm, prefix_hits_change_nothing, small_model};
+use crate::scenario::{Reference, Storm, hybrid_model, prefix_hits_change_nothing, small_model};
 
 /// Whether all cases run: a software GPU takes seconds for each request.
 fn full() -> bool {
@@ -48,6 +48,14 @@ fn logits_after_a_prefix_hit_are_the_cold_ones() {
     let model = small_model("q8_0", Box::new(WgpuDispatcher::open(0).unwrap()));
     let options = EngineOptions { context: 384, max_sequences: 2, max_rows: 64, ..EngineOptions::default() };
     prefix_hits_change_nothing(&model, &options, 2e-2);
+    let options = EngineOptions { batch_invariant: true, ..options };
+    prefix_hits_change_nothing(&model, &options, 0.0);
+}
+
+#[test]
+fn logits_after_a_prefix_hit_of_a_hybrid_model_are_the_cold_ones() {
+    let model = hybrid_model("tiny-qwen35", "q8_0", Box::new(WgpuDispatcher::open(0).unwrap()));
+    let options = EngineOptions { context: 384, max_sequences: 2, max_rows: 64, ..EngineOptions::default() };
     let options = EngineOptions { batch_invariant: true, ..options };
     prefix_hits_change_nothing(&model, &options, 0.0);
 }

@@ -1,7 +1,8 @@
 //! What the prefix cache saves.
 
-use fulmen_engine::SamplingParams;
-use fulmen_engine::mock::MockSampling;
+use fulmen_engine::mock::{MockFaults, MockSampling};
+use fulmen_engine::pages::{GroupConfig, GroupKind};
+use fulmen_engine::{SamplingParams, Stop};
 
 use super::*;
 
@@ -147,4 +148,139 @@ fn batch_invariant_hits_are_whole_pages_of_prefill() {
     assert_eq!(run(&mut driver, Request::new(prompt(16), 3)).0, 12);
     let turn: Vec<u32> = prompt(18).into_iter().chain(tokens).chain([1, 2]).collect();
     assert_eq!(run(&mut driver, Request::new(turn, 3)).0, 16, "decoded positions are computed by prefill");
+}
+
+/// Attention and recurrent states, of which so many are kept at least; snapshots every 8 positions.
+fn hybrid(kept: u32) -> SchedulerConfig {
+    let states = GroupConfig { kind: GroupKind::Recurrent, pages: 8 + kept, host_pages: 0 };
+    SchedulerConfig { groups: vec![GroupConfig::full(64), states], snapshot_interval: 8, ..config(64) }
+}
+
+/// A request that stops at the fifth token that it generates, and its tokens with that one.
+fn stopping(config: &SchedulerConfig, prompt: Vec<u32>) -> (Request, Vec<u32>) {
+    let tokens = MockModel::new(config).answer(&Request::new(prompt.clone(), 5), config.context);
+    let turn = [&prompt[..], &tokens].concat();
+    let stop = Stop { tokens: Vec::new(), sequences: vec![tokens[3..].to_vec()] };
+    (Request { stop, ..Request::new(prompt, 20) }, turn)
+}
+
+#[test]
+fn the_next_turn_of_a_hybrid_model_begins_with_the_state_of_the_last() {
+    let config = hybrid(20);
+    let mut driver = driver(&config);
+    let mut conversation = prompt(6);
+    for turn in 0..4 {
+        let before = if turn == 0 { 0 } else { conversation.len() - 2 };
+        let (request, whole) = stopping(&config, conversation);
+        // The row of the stop was in flight: with it the whole turn was read.
+        assert_eq!(run(&mut driver, request).0, before, "turn {turn}");
+        conversation = [&whole[..], &[50, 51]].concat();
+    }
+    // A turn that ends by its length: the last token was not run.
+    let (_, tokens) = run(&mut driver, Request::new(conversation.clone(), 3));
+    let next: Vec<u32> = conversation.iter().copied().chain(tokens).chain([52]).collect();
+    assert_eq!(run(&mut driver, Request::new(next, 1)).0, conversation.len() + 2);
+}
+
+#[test]
+fn states_are_kept_at_multiples_at_page_borders_and_at_the_ends_of_prompts() {
+    let mut driver = driver(&SchedulerConfig { snapshot_interval: 12, ..hybrid(20) });
+    let cached = |driver: &mut Driver<MockDevice>, len: u32| {
+        let mut prompt = prompt(len);
+        prompt.push(99);
+        run(driver, Request { max_tokens: 1, ..Request::new(prompt, 1) }).0
+    };
+    // Multiples 12 and 24, the border 28, the end 30.
+    driver.submit(Request::new(prompt(30), 1), ms(0)).unwrap();
+    while driver.step(ms(0)) == Progress::Busy {}
+    assert_eq!(driver.scheduler().stats().steps, 4, "chunks end where states are kept");
+    driver.take_events();
+    let request = || Request::new(prompt(30), 4);
+    assert_eq!(run(&mut driver, request()).0, 28, "the same prompt again");
+    assert_eq!(cached(&mut driver, 30), 30, "another prompt that goes on behind its end");
+    assert_eq!(cached(&mut driver, 29), 28);
+    assert_eq!(cached(&mut driver, 27), 24);
+    assert_eq!(cached(&mut driver, 14), 12);
+    assert_eq!(cached(&mut driver, 11), 0);
+    let other = || Request { tenant: "other".into(), ..request() };
+    assert_eq!(run(&mut driver, other()).0, 0, "the states of a tenant are its own");
+    assert_eq!(run(&mut driver, other()).0, 28);
+    assert_eq!(run(&mut driver, Request { use_prefix_cache: false, ..request() }).0, 0);
+}
+
+#[test]
+fn with_few_pages_for_states_the_least_recently_used_ones_go() {
+    for kept in [0, 1, 3] {
+        let mut config = hybrid(0);
+        config.max_sequences = 1;
+        config.groups[1].pages = 1 + kept;
+        let mut driver = driver(&config);
+        for first in 0..6 {
+            let prompt: Vec<u32> = (0..20).map(|at| (first * 7 + at) % 100).collect();
+            run(&mut driver, Request::new(prompt, 4));
+            let stats = driver.scheduler().stats();
+            assert!(stats.cached_states as u32 <= 1 + kept, "{stats:?}");
+        }
+        let stats = driver.scheduler().stats();
+        assert!(stats.prefix_cache.state_evictions >= 5 && stats.dropped == 0, "{stats:?}");
+        // The end of the last turn is there.
+        let last: Vec<u32> = (0..20).map(|at| (35 + at) % 100).collect();
+        let tokens = MockModel::new(&config).answer(&Request::new(last.clone(), 4), config.context);
+        let next = [&last[..], &tokens, &[1]].concat();
+        assert_eq!(run(&mut driver, Request::new(next, 1)).0, 23, "{kept}");
+        driver.scheduler_mut().clear_prefix_cache();
+        let stats = driver.scheduler().stats();
+        assert_eq!((stats.groups[1].free, stats.cached_states), (1 + kept, 0));
+    }
+}
+
+#[test]
+fn a_fault_in_the_row_behind_the_end_leaves_no_state_of_it() {
+    let config = hybrid(20);
+    for (fault, cached) in [(None, None), (Some(5), Some(8))] {
+        let (request, whole) = stopping(&config, prompt(6));
+        let next = Request::new([&whole[..], &[50, 51]].concat(), 3);
+        let cached = cached.unwrap_or(whole.len());
+        let mut device = MockDevice::new(&config);
+        // Row 5 samples behind the fifth token, which ends the turn. At 8 a state was kept before.
+        device.faults = MockFaults { row: fault, ..MockFaults::default() };
+        let mut driver = Driver::new(config.clone(), device).unwrap();
+        run(&mut driver, request);
+        driver.scheduler().audit().unwrap();
+        assert_eq!(run(&mut driver, next).0, cached, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_cancelled_turn_leaves_its_state() {
+    let config = hybrid(20);
+    let mut driver = driver(&config);
+    let request = Request::new(prompt(6), 40);
+    let tokens = MockModel::new(&config).answer(&request, config.context);
+    let id = driver.submit(request, ms(0)).unwrap();
+    for _ in 0..9 {
+        driver.step(ms(0));
+    }
+    driver.cancel(id);
+    while driver.step(ms(0)) == Progress::Busy {}
+    let known = driver.take_events().into_iter().filter_map(|(_, event)| token_of(event)).count();
+    let next = [&prompt(6)[..], &tokens[..known + 1], &[50]].concat();
+    let (cached, _) = run(&mut driver, Request::new(next, 3));
+    assert!(cached >= 6 + known, "{cached} of {known}");
+}
+
+#[test]
+fn of_many_equal_prompts_few_are_computed_by_a_hybrid_model() {
+    for batch_invariant in [false, true] {
+        let config = SchedulerConfig { batch_invariant, groups: hybrid(20).groups, ..hybrid(20) };
+        let mut driver = driver(&config);
+        let requests = (0..8).map(|last| {
+            let mut prompt = prompt(41);
+            prompt[40] = last;
+            Request::new(prompt, 3)
+        });
+        check_answers(&mut driver, requests.collect());
+        let stats = driver.scheduler().stats();
+        assert!(stats.prefill_rows <= 6 * 41 && stats.prefix_cache.hits >= 2, "{stats:?}");
+    }
 }

@@ -33,7 +33,7 @@ fn run(flavor: Flavor, share: u64) {
 
 #[test]
 fn requests_end_with_the_tokens_they_have_alone() {
-    run(Flavor::Plain, 40);
+    run(Flavor::Plain, 35);
 }
 
 #[test]
@@ -43,10 +43,15 @@ fn faults_of_the_device_and_of_allocations_hit_single_requests() {
 
 #[test]
 fn batch_invariant_schedules_never_prefill_decoded_positions() {
-    run(Flavor::BatchInvariant, 20);
+    run(Flavor::BatchInvariant, 15);
 }
 
 #[test]
 fn windows_and_recurrent_states_follow_their_sequences() {
     run(Flavor::Groups, 10);
+}
+
+#[test]
+fn snapshots_of_recurrent_states_give_the_tokens_of_cold_runs() {
+    run(Flavor::Hybrid, 10);
 }

@@ -19,6 +19,8 @@ pub(crate) enum Flavor {
     Faults,
     BatchInvariant,
     Groups,
+    /// Attention and recurrent states, with snapshots.
+    Hybrid,
 }
 
 /// A request of a scenario.
@@ -114,7 +116,12 @@ fn chance(rng: &mut Rng, percent: u32) -> bool {
 }
 
 fn draw_config(flavor: Flavor, rng: &mut Rng) -> SchedulerConfig {
-    let batch_invariant = flavor == Flavor::BatchInvariant || flavor == Flavor::Faults && chance(rng, 20);
+    let batch_invariant = match flavor {
+        Flavor::BatchInvariant => true,
+        Flavor::Faults => chance(rng, 20),
+        Flavor::Hybrid => chance(rng, 25),
+        Flavor::Plain | Flavor::Groups => false,
+    };
     let page_size = [1, 2, 3, 4, 8][rng.usize(..5)];
     let pages = rng.u32(2..=160 / page_size);
     let host_pages = if chance(rng, 70) { rng.u32(..=pages * 2) } else { 0 };
@@ -136,6 +143,12 @@ fn draw_config(flavor: Flavor, rng: &mut Rng) -> SchedulerConfig {
             groups.push(GroupConfig::full(rng.u32(2..=pages.max(3))));
         }
     }
+    let hybrid = flavor == Flavor::Hybrid || flavor == Flavor::Faults && chance(rng, 30);
+    if hybrid {
+        // From too few for all slots to more than all snapshots need.
+        let pages = if rng.bool() { rng.u32(1..=max_sequences + 2) } else { max_sequences + rng.u32(2..=40) };
+        groups.push(GroupConfig { kind: GroupKind::Recurrent, pages, host_pages: host_pages.min(pages) });
+    }
     SchedulerConfig {
         page_size,
         groups,
@@ -149,6 +162,7 @@ fn draw_config(flavor: Flavor, rng: &mut Rng) -> SchedulerConfig {
         tenant_spacing: Duration::from_millis(if chance(rng, 30) { 3 } else { 0 }),
         preemption: if rng.bool() { PreemptionMode::Swap } else { PreemptionMode::Recompute },
         prefix_cache: chance(rng, 85),
+        snapshot_interval: page_size * rng.u32(1..=5),
         batch_invariant,
         ..SchedulerConfig::new(rng.u32(4..=64), rng.u32(20..=120), pages)
     }

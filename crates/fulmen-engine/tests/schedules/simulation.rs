@@ -27,6 +27,7 @@ pub(crate) struct Counts {
     tokens_hit: u64,
     copied_pages: u64,
     evictions: u64,
+    state_evictions: u64,
     failed_launches: u64,
     devices_lost: u64,
     longest_wait_in_steps: u64,
@@ -38,6 +39,7 @@ impl Counts {
         let preempted = self.dropped > 0 && self.swapped_out > 0;
         assert!(preempted && self.cancelled > 0 && self.expired > 0 && self.dropped_rows > 0, "{self:?}");
         assert!(flavor == Flavor::Groups || self.hits > 0 && self.evictions > 0, "{self:?}");
+        assert!(flavor != Flavor::Hybrid || self.state_evictions > 0 && self.swapped_out > 0, "{self:?}");
         assert!(flavor != Flavor::Faults || self.failed_launches > 0 && self.devices_lost > 0, "{self:?}");
     }
 }
@@ -161,7 +163,9 @@ impl<'a> Simulation<'a> {
 
     fn fail_next_allocation(&mut self, n: Option<u64>) {
         if let Some(n) = n {
-            self.driver.scheduler_mut().fail_allocation(0, n);
+            // Sometimes of a recurrent state.
+            let groups = self.scenario.config.groups.len() as u64;
+            self.driver.scheduler_mut().fail_allocation((n % groups) as usize, n);
         }
     }
 
@@ -319,6 +323,7 @@ impl<'a> Simulation<'a> {
         counts.tokens_hit += stats.prefix_cache.tokens_hit;
         counts.copied_pages += stats.copied_pages;
         counts.evictions += stats.prefix_cache.evictions;
+        counts.state_evictions += stats.prefix_cache.state_evictions;
         counts.failed_launches += stats.failed_launches;
     }
 }

@@ -6,7 +6,7 @@ use fulmen_core::{AttentionRows, CacheSpec, DType, LogicalGraph, Rotation, Tenso
 
 use super::Config;
 use super::placement::Stage;
-use super::record::{Layer, Recorder};
+use super::record::{Layer, Recorder, RowStates};
 use super::rope::FACTORS;
 use crate::error::ModelError;
 use crate::source::ModelSource;
@@ -54,6 +54,8 @@ pub mod names {
     pub const ROW_POSITIONS: &str = "rows.positions";
     /// State: their sequences.
     pub const ROW_SEQUENCES: &str = "rows.sequences";
+    /// State: the slots of their recurrent states.
+    pub const ROW_STATES: &str = "rows.states";
     /// State: the rows of a mixed step to compute results for.
     pub const ROW_OUTPUTS: &str = "rows.outputs";
     /// State: which rows decode and which are prefill chunks: an
@@ -82,7 +84,7 @@ pub mod names {
         format!("cache.{layer}")
     }
 
-    /// States: those of a layer's convolution and of its delta rule, a slot per sequence.
+    /// States: those of a layer's convolution and of its delta rule, [`GraphSpec::states`] slots.
     pub fn states(layer: u32) -> [String; 2] {
         ["conv", "delta"].map(|state| format!("state.{layer}.{state}"))
     }
@@ -186,7 +188,8 @@ impl Step {
             | names::SEQUENCES
             | names::STAGE_INPUT
             | names::ROW_POSITIONS
-            | names::ROW_SEQUENCES => Some(rows),
+            | names::ROW_SEQUENCES
+            | names::ROW_STATES => Some(rows),
             names::OUTPUT_ROWS
             | names::ROW_OUTPUTS
             | names::STEP_TOKENS
@@ -214,6 +217,9 @@ pub struct GraphSpec {
     pub capacity: u32,
     /// KV pages of all sequences together.
     pub pages: u32,
+    /// Slots of recurrent states. The rows of a mixed step say which slot is theirs; in other steps it has
+    /// the number of their sequence.
+    pub states: u32,
     /// The layers of one device; `None` for all of them.
     pub stage: Option<Stage>,
 }
@@ -227,7 +233,7 @@ impl GraphSpec {
     /// A step of sequences that have all their pages.
     pub fn contiguous(step: Step, cache: DType, sequences: u32, capacity: u32) -> GraphSpec {
         let pages = sequences.saturating_mul(pages_of(capacity));
-        GraphSpec { step, cache, sequences, capacity, pages, stage: None }
+        GraphSpec { step, cache, sequences, capacity, pages, states: sequences, stage: None }
     }
 
     /// What a stage runs of this step: only the last stage computes results.
@@ -312,6 +318,12 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result
         None => None,
     };
     let rotation = Rotation { spec: config.rope, positions, factors };
+    let states = match spec.step {
+        Step::Mixed { rows, .. } if stage.layers().any(|layer| config.is_recurrent(layer)) => {
+            Some(b.index_state(names::ROW_STATES, rows, 1)?)
+        }
+        _ => sequences,
+    };
 
     let Begin { mut x, embedding, tokens, history } = begin(recorder, spec, stage, positions, sequences)?;
     let variant = &config.variant;
@@ -339,9 +351,9 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result
             None => rotation,
         };
         let rotation = variant.has_rope(number).then_some(rotation);
-        let slots = spec.sequences;
+        let states = RowStates { rows: states, slots: spec.states };
         let mut layer =
-            Layer { recorder, number, positions, rotation, cache, sequences, slots, rows, embedded };
+            Layer { recorder, number, positions, rotation, cache, sequences, states, rows, embedded };
         x = (config.architecture.description().layer)(&mut layer, x)?;
     }
     if !stage.is_last() {

@@ -112,6 +112,15 @@ fn check_vector(name: &str, dtype: DType) -> Result<(), ModelError> {
     Ok(())
 }
 
+/// Where the recurrent states of rows lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowStates {
+    /// The slots of the rows; `None` if there is one slot.
+    pub(super) rows: Option<Tensor>,
+    /// All slots.
+    pub(super) slots: u32,
+}
+
 /// One layer of a graph under construction.
 pub(super) struct Layer<'r, 'a> {
     pub(super) recorder: &'r mut Recorder<'a>,
@@ -123,8 +132,7 @@ pub(super) struct Layer<'r, 'a> {
     /// Its KV cache; `None` if it has a recurrent state.
     pub(super) cache: Option<Cache>,
     pub(super) sequences: Option<Tensor>,
-    /// Sequences: slots of recurrent states.
-    pub(super) slots: u32,
+    pub(super) states: RowStates,
     /// What is known of the rows.
     pub(super) rows: AttentionRows<Tensor>,
     /// The tokens of the rows and their embeddings, where the stage embeds them.

@@ -236,4 +236,8 @@ impl<B: Backend> DeviceMemory for Failing<B> {
     fn available_bytes(&self) -> Option<u64> {
         self.inner().backend.available_bytes()
     }
+
+    fn largest_state(&self) -> Option<u64> {
+        self.inner().backend.largest_state()
+    }
 }

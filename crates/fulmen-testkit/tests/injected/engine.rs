@@ -32,6 +32,13 @@ fn model<B: Backend + Send + 'static>(backends: &[Failing<B>]) -> Model {
     Model::from_source_split(Arc::new(file), devices, LoadOptions::default()).unwrap()
 }
 
+/// A model with recurrent states on one backend.
+fn hybrid<B: Backend + Send + 'static>(backend: &Failing<B>) -> Model {
+    let shape = ModelShape { vocabulary: 512, ..ModelShape::preset("tiny-qwen35").unwrap() };
+    let file = Synth::new(shape, "q8_0".parse().unwrap(), 1).file().unwrap();
+    Model::from_source(Arc::new(file), Box::new(backend.clone()), LoadOptions::default()).unwrap()
+}
+
 /// What a request gave: its tokens, and whether it finished.
 type Answers = Vec<(Vec<u32>, bool)>;
 
@@ -44,7 +51,8 @@ fn run<B: Backend + Send + 'static>(model: &Model, backends: &[Failing<B>]) -> O
         max_sequences: 3,
         pages: 4,
         max_rows: 64,
-        batch_invariant: false,
+        // So states are kept at page borders of short prompts.
+        batch_invariant: model.config().delta_net.is_some(),
         host_memory: 1 << 20,
         ..EngineOptions::default()
     };
@@ -92,6 +100,13 @@ fn the_processor() {
 }
 
 #[test]
+fn recurrent_states() {
+    let injector = Injector::default();
+    let backends = [Failing::new(CpuDispatcher::with_threads(1), &injector)];
+    report("an engine with recurrent states", fail_calls_of(&hybrid(&backends[0]), &backends, &injector, 12));
+}
+
+#[test]
 fn layers_on_two_devices() {
     report("an engine on two devices", fail_calls(2, 30));
 }
@@ -101,16 +116,19 @@ fn fail_calls(devices: usize, most: u64) -> u64 {
     let injector = Injector::default();
     let failing = |_| Failing::new(CpuDispatcher::with_threads(1), &injector);
     let backends: Vec<Failing<CpuDispatcher>> = (0..devices).map(failing).collect();
-    let model = model(&backends);
+    fail_calls_of(&model(&backends), &backends, &injector, most)
+}
+
+fn fail_calls_of(model: &Model, backends: &[Failing<CpuDispatcher>], injector: &Injector, most: u64) -> u64 {
     injector.count();
-    let expected = run(&model, &backends).expect("no fault");
+    let expected = run(model, backends).expect("no fault");
     assert!(expected.iter().all(|(_, finished)| *finished));
     let calls = Site::ALL.map(|site| (site, injector.calls(site)));
     let (mut injected, mut survived) = (0, 0);
     for (site, count) in calls {
         for number in numbers(count, most) {
             injector.fail(site, number);
-            let found = run(&model, &backends);
+            let found = run(model, backends);
             assert!(injector.fired(), "{site:?} {number} of {count} was not reached");
             injected += 1;
             let Some(found) = found else { continue };

@@ -396,4 +396,8 @@ impl DeviceMemory for WgpuDispatcher {
     fn available_bytes(&self) -> Option<u64> {
         self.memory.available_bytes()
     }
+
+    fn largest_state(&self) -> Option<u64> {
+        Some(self.memory.largest_binding())
+    }
 }
