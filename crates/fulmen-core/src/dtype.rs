@@ -139,6 +139,14 @@ pub enum DTypeError {
         /// The index of the first such value.
         index: usize,
     },
+    /// An importance by which no error can be weighted.
+    #[error("quantize: the importance at index {index} is negative or not finite ({dtype})")]
+    Importance {
+        /// The type to quantize to.
+        dtype: DType,
+        /// The index of the first such importance.
+        index: usize,
+    },
 }
 
 fn known_ids() -> String {
@@ -193,6 +201,11 @@ impl DType {
     /// Whether elements are stored in blocks with shared scales.
     pub const fn is_quantized(self) -> bool {
         self.block_len() > 1
+    }
+
+    /// Whether [`quantize`](crate::quant::quantize) can write this type.
+    pub const fn can_encode(self) -> bool {
+        !matches!(self, DType::U32)
     }
 
     /// Whether it is a floating-point type.

@@ -395,3 +395,54 @@ fn q8_k_sums_its_quants() {
         assert_eq!(block.bsum(j), sum);
     }
 }
+
+/// Sums of uniform numbers by integer arithmetic, the same on every machine, with some outliers.
+fn portable_values() -> Vec<f32> {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut value = || {
+        let sum: i64 = (0..4).map(|_| (next() >> 44) as i64 - (1 << 19)).sum();
+        let outlier = if next() % 61 == 0 { 6.0 } else { 1.0 };
+        sum as f32 / (1 << 22) as f32 * outlier
+    };
+    (0..ELEMENTS).map(|_| value()).collect()
+}
+
+/// FNV-1a.
+fn hash(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// The bits that the encoders write: a model quantized today is the same file as one of yesterday.
+#[test]
+fn encoders_write_the_same_bits_as_ever() {
+    let golden = [
+        (DType::F32, 0x46f0_6db3_4563_fe83),
+        (DType::F16, 0xd82b_b053_365b_4466),
+        (DType::BF16, 0xe93d_a1d9_0173_64bb),
+        (DType::Q4_0, 0x18dc_f72e_24f9_832d),
+        (DType::Q4_1, 0xbbe1_2238_5763_dd04),
+        (DType::Q5_0, 0x8906_bb67_a0b8_1d08),
+        (DType::Q5_1, 0x22d2_f23c_114a_38b1),
+        (DType::Q8_0, 0xa12d_cb88_5431_1ede),
+        (DType::Q2_K, 0x78c7_611a_6486_4d35),
+        (DType::Q3_K, 0x782d_60df_cade_4bf3),
+        (DType::Q4_K, 0x8ee6_15b3_ad8c_e61d),
+        (DType::Q5_K, 0xc35a_7350_7061_dea7),
+        (DType::Q6_K, 0x3c3a_0c79_9221_88d3),
+        (DType::Q8_K, 0x0945_a545_2994_f7f5),
+        (DType::MXFP4, 0x8dd4_e39e_9a7d_e141),
+        (DType::IQ4_NL, 0x6479_8f76_6f96_1d36),
+        (DType::IQ4_XS, 0xcdaa_5e07_9d9c_8bf1),
+    ];
+    let values = portable_values();
+    for (dtype, bits) in golden {
+        assert_eq!(hash(&quant::quantize_to_vec(dtype, &values).unwrap()), bits, "{dtype}");
+    }
+}
