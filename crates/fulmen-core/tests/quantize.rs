@@ -1,13 +1,13 @@
 //! Encoding: its error against a plain min/max quantizer, its limits, and what it refuses.
 
-use fulmen_core::quant::{self, Block};
+use fulmen_core::quant::{self, Block, Decode};
 use fulmen_core::{DType, DTypeError};
 use half::f16;
 
 const ELEMENTS: usize = 64 * 256;
 
 fn stored_types() -> impl Iterator<Item = DType> {
-    DType::ALL.into_iter().filter(|dtype| *dtype != DType::U32)
+    DType::ALL.into_iter().filter(|dtype| dtype.can_encode())
 }
 
 fn gaussian(rng: &mut fastrand::Rng) -> f32 {
@@ -80,6 +80,7 @@ fn plain_quantizer(dtype: DType, values: &[f32]) -> Vec<f32> {
         DType::MXFP4 => plain_mxfp4(values),
         DType::IQ4_NL => plain_iq4(values, None),
         DType::IQ4_XS => plain_iq4(values, Some(32.0)),
+        DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS | DType::IQ3_S => unreachable!(),
     }
 }
 
@@ -255,9 +256,13 @@ fn values_that_are_not_finite_are_refused() {
 
 #[test]
 fn lengths_and_types_are_checked() {
-    let unsupported = |call| Err(DTypeError::Unsupported { call, dtype: DType::U32 });
-    assert_eq!(quant::quantize_to_vec(DType::U32, &[0.0]), unsupported("quantize"));
-    assert_eq!(quant::quantize(DType::U32, &[0.0], &mut [0; 4]).map(|()| vec![]), unsupported("quantize"));
+    for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.can_encode()) {
+        let unsupported = DTypeError::Unsupported { call: "quantize", dtype };
+        let (values, mut out) = (vec![0.0; dtype.block_len()], vec![0; dtype.block_bytes()]);
+        assert_eq!(quant::quantize_to_vec(dtype, &values), Err(unsupported.clone()));
+        assert_eq!(quant::quantize(dtype, &values, &mut out), Err(unsupported.clone()));
+        assert_eq!(quant::quantize_weighted(dtype, &values, &values, &mut out), Err(unsupported));
+    }
     assert!(quant::dequantize(DType::U32, &[0; 4], &mut [0.0]).is_err());
     for dtype in stored_types() {
         let (elements, size) = (2 * dtype.block_len(), 2 * dtype.block_bytes());
@@ -318,7 +323,10 @@ fn extreme_values_stay_finite() {
 /// gives the same bytes.
 #[test]
 fn accessors_agree_with_decoding() {
-    fn check<B: Block<N>, const N: usize>(group: usize, parts: impl Fn(&B) -> (B, [i8; N], Vec<(f32, f32)>)) {
+    fn check<B: Decode<N>, const N: usize>(
+        group: usize,
+        parts: impl Fn(&B) -> (B, [i8; N], Vec<(f32, f32)>),
+    ) {
         let mut rng = fastrand::Rng::with_seed(11);
         for _ in 0..50 {
             let bytes: Vec<u8> = (0..size_of::<B>()).map(|_| rng.u8(..)).collect();
@@ -371,6 +379,18 @@ fn accessors_agree_with_decoding() {
     check::<quant::BlockIQ4_XS, 256>(32, |b| {
         (*b, b.quants(), (0..8).map(|j| (b.d() * f32::from(b.scale(j)), 0.0)).collect())
     });
+    macro_rules! check_grid {
+        ($block:ident, $groups:literal) => {
+            check::<quant::$block, 256>(256 / $groups, |b| {
+                (*b, b.quants(), (0..$groups).map(|j| (b.d() * b.factor(j), 0.0)).collect())
+            });
+        };
+    }
+    check_grid!(BlockIQ2_XXS, 8);
+    check_grid!(BlockIQ2_XS, 16);
+    check_grid!(BlockIQ2_S, 16);
+    check_grid!(BlockIQ3_XXS, 8);
+    check_grid!(BlockIQ3_S, 8);
     macro_rules! check_min {
         ($block:ident, $groups:literal) => {
             check::<quant::$block, 256>(256 / $groups, |b| {

@@ -1,7 +1,7 @@
 //! The formats with blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
 
 use super::fit::{self, Equal, Grid, Weights};
-use super::{Block, encode_weighted, f16_field, planes};
+use super::{Block, Decode, encode_weighted, f16_field, planes};
 use crate::DType;
 use bytemuck::{Pod, Zeroable};
 use half::f16;
@@ -193,13 +193,15 @@ impl BlockQ4_0 {
     }
 }
 
-impl Block<32> for BlockQ4_0 {
+impl Decode<32> for BlockQ4_0 {
     const DTYPE: DType = DType::Q4_0;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode_scaled(self.d(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockQ4_0 {
     fn encode(values: &[f32; 32]) -> Self {
         BlockQ4_0::encode_with(values, Equal)
     }
@@ -216,13 +218,15 @@ impl BlockQ4_1 {
     }
 }
 
-impl Block<32> for BlockQ4_1 {
+impl Decode<32> for BlockQ4_1 {
     const DTYPE: DType = DType::Q4_1;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode_above(self.d(), self.m(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockQ4_1 {
     fn encode(values: &[f32; 32]) -> Self {
         BlockQ4_1::encode_with(values, Equal)
     }
@@ -239,13 +243,15 @@ impl BlockQ5_0 {
     }
 }
 
-impl Block<32> for BlockQ5_0 {
+impl Decode<32> for BlockQ5_0 {
     const DTYPE: DType = DType::Q5_0;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode_scaled(self.d(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockQ5_0 {
     fn encode(values: &[f32; 32]) -> Self {
         BlockQ5_0::encode_with(values, Equal)
     }
@@ -262,13 +268,15 @@ impl BlockQ5_1 {
     }
 }
 
-impl Block<32> for BlockQ5_1 {
+impl Decode<32> for BlockQ5_1 {
     const DTYPE: DType = DType::Q5_1;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode_above(self.d(), self.m(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockQ5_1 {
     fn encode(values: &[f32; 32]) -> Self {
         BlockQ5_1::encode_with(values, Equal)
     }
@@ -278,13 +286,15 @@ impl Block<32> for BlockQ5_1 {
     }
 }
 
-impl Block<32> for BlockQ8_0 {
+impl Decode<32> for BlockQ8_0 {
     const DTYPE: DType = DType::Q8_0;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode_scaled(self.d(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockQ8_0 {
     /// Spans the values: at 8 bits a search gains next to nothing, and this one also serves activations.
     fn encode(values: &[f32; 32]) -> Self {
         let x = fit::load(values);

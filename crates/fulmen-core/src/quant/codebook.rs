@@ -1,7 +1,7 @@
 //! The formats whose 4-bit quants are indices of a table of 16 values: MXFP4, IQ4_NL, IQ4_XS.
 
 use super::fit::{self, Equal, Weights};
-use super::{Block, encode_weighted, f16_field, planes};
+use super::{Block, Decode, encode_weighted, f16_field, planes};
 use crate::DType;
 use bytemuck::{Pod, Zeroable};
 use half::f16;
@@ -111,13 +111,15 @@ fn decode(d: f32, quants: &[i8; 32], out: &mut [f32; 32]) {
     }
 }
 
-impl Block<32> for BlockMXFP4 {
+impl Decode<32> for BlockMXFP4 {
     const DTYPE: DType = DType::MXFP4;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode(self.d(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockMXFP4 {
     /// The power of two with the least squared error, of that whose largest values have the exponent of the
     /// peak and its neighbors.
     fn encode(values: &[f32; 32]) -> Self {
@@ -171,13 +173,15 @@ impl BlockIQ4_NL {
     }
 }
 
-impl Block<32> for BlockIQ4_NL {
+impl Decode<32> for BlockIQ4_NL {
     const DTYPE: DType = DType::IQ4_NL;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode(self.d(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockIQ4_NL {
     fn encode(values: &[f32; 32]) -> Self {
         BlockIQ4_NL::encode_with(values, Equal)
     }
@@ -217,7 +221,7 @@ impl BlockIQ4_XS {
     }
 }
 
-impl Block<256> for BlockIQ4_XS {
+impl Decode<256> for BlockIQ4_XS {
     const DTYPE: DType = DType::IQ4_XS;
 
     fn decode(&self, out: &mut [f32; 256]) {
@@ -227,7 +231,9 @@ impl Block<256> for BlockIQ4_XS {
             decode(d * f32::from(self.scale(j)), quants, out);
         }
     }
+}
 
+impl Block<256> for BlockIQ4_XS {
     fn encode(values: &[f32; 256]) -> Self {
         BlockIQ4_XS::encode_with(values, Equal)
     }

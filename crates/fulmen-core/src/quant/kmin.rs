@@ -1,7 +1,7 @@
 //! The formats with blocks of 256, scales and minima: Q2_K, Q4_K, Q5_K.
 
 use super::fit::{self, Equal, Grid, Weights};
-use super::{Block, encode_weighted, f16_field, planes};
+use super::{Block, Decode, encode_weighted, f16_field, planes};
 use crate::DType;
 use bytemuck::{Pod, Zeroable};
 use half::f16;
@@ -184,14 +184,16 @@ impl BlockQ2_K {
     }
 }
 
-impl Block<256> for BlockQ2_K {
+impl Decode<256> for BlockQ2_K {
     const DTYPE: DType = DType::Q2_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
         let scale_min: [_; 16] = std::array::from_fn(|j| self.scale_min(j));
         decode::<16, 16>(self.d(), self.dmin(), &scale_min, &self.quants(), out);
     }
+}
 
+impl Block<256> for BlockQ2_K {
     fn encode(values: &[f32; 256]) -> Self {
         BlockQ2_K::encode_with(values, Equal)
     }
@@ -208,14 +210,16 @@ impl BlockQ4_K {
     }
 }
 
-impl Block<256> for BlockQ4_K {
+impl Decode<256> for BlockQ4_K {
     const DTYPE: DType = DType::Q4_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
         let scale_min: [_; 8] = std::array::from_fn(|j| self.scale_min(j));
         decode::<32, 8>(self.d(), self.dmin(), &scale_min, &self.quants(), out);
     }
+}
 
+impl Block<256> for BlockQ4_K {
     fn encode(values: &[f32; 256]) -> Self {
         BlockQ4_K::encode_with(values, Equal)
     }
@@ -232,14 +236,16 @@ impl BlockQ5_K {
     }
 }
 
-impl Block<256> for BlockQ5_K {
+impl Decode<256> for BlockQ5_K {
     const DTYPE: DType = DType::Q5_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
         let scale_min: [_; 8] = std::array::from_fn(|j| self.scale_min(j));
         decode::<32, 8>(self.d(), self.dmin(), &scale_min, &self.quants(), out);
     }
+}
 
+impl Block<256> for BlockQ5_K {
     fn encode(values: &[f32; 256]) -> Self {
         BlockQ5_K::encode_with(values, Equal)
     }

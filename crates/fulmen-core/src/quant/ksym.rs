@@ -1,7 +1,7 @@
 //! The formats with blocks of 256 and scales without minima: Q3_K, Q6_K, Q8_K.
 
 use super::fit::{self, Equal, Fit, Grid, Weights};
-use super::{Block, encode_weighted, f16_field, planes};
+use super::{Block, Decode, encode_weighted, f16_field, planes};
 use crate::DType;
 use bytemuck::{Pod, Zeroable};
 use half::f16;
@@ -140,13 +140,15 @@ impl BlockQ3_K {
     }
 }
 
-impl Block<256> for BlockQ3_K {
+impl Decode<256> for BlockQ3_K {
     const DTYPE: DType = DType::Q3_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
         decode(self.d(), std::array::from_fn(|j| self.scale(j)), &self.quants(), out);
     }
+}
 
+impl Block<256> for BlockQ3_K {
     fn encode(values: &[f32; 256]) -> Self {
         BlockQ3_K::encode_with(values, Equal)
     }
@@ -163,13 +165,15 @@ impl BlockQ6_K {
     }
 }
 
-impl Block<256> for BlockQ6_K {
+impl Decode<256> for BlockQ6_K {
     const DTYPE: DType = DType::Q6_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
         decode(self.d(), self.scales, &self.quants(), out);
     }
+}
 
+impl Block<256> for BlockQ6_K {
     fn encode(values: &[f32; 256]) -> Self {
         BlockQ6_K::encode_with(values, Equal)
     }
@@ -179,7 +183,7 @@ impl Block<256> for BlockQ6_K {
     }
 }
 
-impl Block<256> for BlockQ8_K {
+impl Decode<256> for BlockQ8_K {
     const DTYPE: DType = DType::Q8_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
@@ -188,7 +192,9 @@ impl Block<256> for BlockQ8_K {
             *out = d * f32::from(*q);
         }
     }
+}
 
+impl Block<256> for BlockQ8_K {
     /// Spans the values: the format is for activations, where time counts and the step is small.
     fn encode(values: &[f32; 256]) -> Self {
         // A little below the greatest f32 / 127, so that d * 127 stays finite when rounded.

@@ -19,6 +19,11 @@
 //! | MXFP4 | 4.25  | 32: 8-bit exponent, 4-bit indices of a table (E2M1) | 1.24e-2 |
 //! | IQ4_NL | 4.5  | 32: f16 scale, 4-bit indices of a table | 5.6e-3 |
 //! | IQ4_XS | 4.25 | 256: f16 unit, 6-bit scales per 32, 4-bit indices of a table | 5.6e-3 |
+//! | IQ2_XXS | 2.0625 | 256: f16 unit, 4-bit scales per 32, 8-bit indices of 8 elements, signs | read only |
+//! | IQ2_XS | 2.3125 | 256: f16 unit, 4-bit scales per 16, 9-bit indices of 8 elements, signs | read only |
+//! | IQ2_S | 2.5625 | 256: f16 unit, 4-bit scales per 16, 10-bit indices of 8 elements, signs | read only |
+//! | IQ3_XXS | 3.0625 | 256: f16 unit, 4-bit scales per 32, 8-bit indices of 4 elements, signs | read only |
+//! | IQ3_S | 3.4375 | 256: f16 unit, 4-bit scales per 32, 9-bit indices of 4 elements, signs | read only |
 //!
 //! NMSE is the normalized mean-square error of [`quantize`] on Gaussian values. The 2- to 6-bit encoders
 //! search for the scales with the least squared error, with equal weight for all elements. Scales that just
@@ -32,6 +37,8 @@ mod blocks32;
 mod codebook;
 mod finite;
 mod fit;
+mod grid;
+mod grids;
 mod kmin;
 mod ksym;
 mod plain;
@@ -40,6 +47,8 @@ mod planes;
 pub use blocks32::{BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0};
 pub use codebook::{BlockIQ4_NL, BlockIQ4_XS, BlockMXFP4, IQ4_VALUES, MXFP4_VALUES};
 pub use finite::first_not_finite;
+pub use grid::{BlockIQ2_S, BlockIQ2_XS, BlockIQ2_XXS, BlockIQ3_S, BlockIQ3_XXS};
+pub use grid::{IQ2_S_GRID, IQ2_XS_GRID, IQ2_XXS_GRID, IQ3_S_GRID, IQ3_XXS_GRID};
 pub use kmin::{BlockQ2_K, BlockQ4_K, BlockQ5_K};
 pub use ksym::{BlockQ3_K, BlockQ6_K, BlockQ8_K};
 
@@ -53,7 +62,7 @@ use half::f16;
 /// anywhere in a file can be viewed as blocks with [`bytemuck::cast_slice`].
 ///
 /// ```
-/// use fulmen_core::quant::{Block, BlockQ8_0};
+/// use fulmen_core::quant::{BlockQ8_0, Decode};
 /// let mut bytes = [1u8; 34];
 /// bytes[..2].copy_from_slice(&[0x00, 0x38]); // 0.5 in half precision
 /// let blocks: &[BlockQ8_0] = bytemuck::cast_slice(&bytes);
@@ -61,13 +70,16 @@ use half::f16;
 /// blocks[0].decode(&mut out);
 /// assert_eq!(out, [0.5; 32]);
 /// ```
-pub trait Block<const N: usize>: Pod {
+pub trait Decode<const N: usize>: Pod {
     /// The type whose blocks these are.
     const DTYPE: DType;
 
     /// Writes the elements' values.
     fn decode(&self, out: &mut [f32; N]);
+}
 
+/// A block that can be written.
+pub trait Block<const N: usize>: Decode<N> {
     /// Quantizes finite values.
     ///
     /// Values that are not finite give a valid block of unspecified content; [`quantize`] rejects them.
@@ -116,6 +128,11 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), DTy
         DType::MXFP4 => decode_blocks::<BlockMXFP4, 32>(bytes, out),
         DType::IQ4_NL => decode_blocks::<BlockIQ4_NL, 32>(bytes, out),
         DType::IQ4_XS => decode_blocks::<BlockIQ4_XS, 256>(bytes, out),
+        DType::IQ2_XXS => decode_blocks::<BlockIQ2_XXS, 256>(bytes, out),
+        DType::IQ2_XS => decode_blocks::<BlockIQ2_XS, 256>(bytes, out),
+        DType::IQ2_S => decode_blocks::<BlockIQ2_S, 256>(bytes, out),
+        DType::IQ3_XXS => decode_blocks::<BlockIQ3_XXS, 256>(bytes, out),
+        DType::IQ3_S => decode_blocks::<BlockIQ3_S, 256>(bytes, out),
     }
     Ok(())
 }
@@ -129,7 +146,8 @@ pub fn dequantize_to_vec(dtype: DType, bytes: &[u8], elements: usize) -> Result<
     Ok(out)
 }
 
-/// Encodes `values` into `out`, which must have the length that [`DType::bytes`] gives.
+/// Encodes `values` into `out`, which must have the length that [`DType::bytes`] gives. The type must be one
+/// that [can be encoded](DType::can_encode).
 ///
 /// Every value must be finite. A finite value beyond what the type can express is stored as the nearest
 /// value that it can: the result has no infinities. Works on the calling thread; rows are independent.
@@ -143,6 +161,9 @@ pub fn dequantize_to_vec(dtype: DType, bytes: &[u8], elements: usize) -> Result<
 /// assert!(matches!(bad, Err(DTypeError::NotFinite { index: 0, .. })));
 /// ```
 pub fn quantize(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), DTypeError> {
+    if !dtype.can_encode() {
+        return Err(DTypeError::Unsupported { call: CALL_QUANTIZE, dtype });
+    }
     check(CALL_QUANTIZE, dtype, values.len(), out.len())?;
     check_finite(dtype, values)?;
     match dtype {
@@ -164,13 +185,16 @@ pub fn quantize(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), DTyp
         DType::MXFP4 => encode_blocks::<BlockMXFP4, 32>(values, out),
         DType::IQ4_NL => encode_blocks::<BlockIQ4_NL, 32>(values, out),
         DType::IQ4_XS => encode_blocks::<BlockIQ4_XS, 256>(values, out),
+        DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS | DType::IQ3_S => {
+            return Err(DTypeError::Unsupported { call: CALL_QUANTIZE, dtype });
+        }
     }
     Ok(())
 }
 
 /// Encodes `values` into a new vector; see [`quantize`].
 pub fn quantize_to_vec(dtype: DType, values: &[f32]) -> Result<Vec<u8>, DTypeError> {
-    if dtype == DType::U32 {
+    if !dtype.can_encode() {
         return Err(DTypeError::Unsupported { call: CALL_QUANTIZE, dtype });
     }
     let mut out = zeros(CALL_QUANTIZE, dtype, dtype.bytes(values.len())?)?;
@@ -186,6 +210,7 @@ pub const fn uses_importance(dtype: DType) -> bool {
         DType::Q2_K | DType::Q3_K | DType::Q4_K | DType::Q5_K | DType::Q6_K => true,
         DType::F32 | DType::F16 | DType::BF16 | DType::U32 => false,
         DType::Q8_0 | DType::Q8_K | DType::MXFP4 => false,
+        DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS | DType::IQ3_S => false,
     }
 }
 
@@ -278,12 +303,12 @@ fn check(call: &'static str, dtype: DType, elements: usize, got: usize) -> Resul
 }
 
 /// The casts below require that a block struct has the layout of its type's block and alignment 1.
-const fn layout_holds<B: Block<N>, const N: usize>() -> bool {
+const fn layout_holds<B: Decode<N>, const N: usize>() -> bool {
     size_of::<B>() == B::DTYPE.block_bytes() && align_of::<B>() == 1 && N == B::DTYPE.block_len()
 }
 
 /// Lengths must have been checked.
-fn decode_blocks<B: Block<N>, const N: usize>(bytes: &[u8], out: &mut [f32]) {
+fn decode_blocks<B: Decode<N>, const N: usize>(bytes: &[u8], out: &mut [f32]) {
     const { assert!(layout_holds::<B, N>()) };
     let blocks: &[B] = bytemuck::cast_slice(bytes);
     for (block, out) in blocks.iter().zip(out.as_chunks_mut::<N>().0) {
