@@ -28,6 +28,8 @@ struct Events {
     after: usize,
     call: Option<Box<dyn Fn() + Send + Sync>>,
     called: AtomicBool,
+    /// A type of weights that the device has no kernels for.
+    refused: Option<DType>,
 }
 
 /// The CPU as a device that imports weights in bulk, on three threads.
@@ -66,6 +68,10 @@ impl DeviceMemory for Bulk {
     }
     fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
         self.0.start_read(ptr, bytes)
+    }
+
+    fn supports_weight(&self, dtype: DType) -> bool {
+        self.1.refused != Some(dtype)
     }
 
     fn import_weights(
@@ -241,4 +247,26 @@ fn a_file_that_is_truncated_while_it_is_copied_is_an_error() {
     assert!(events.called.load(Ordering::Relaxed));
     assert!(error.contains("model.gguf") && error.contains("changed while it was open"), "{error}");
     assert_eq!(events.live.load(Ordering::Relaxed), 0, "nothing is left on the device");
+}
+
+#[test]
+fn a_type_without_kernels_is_refused_by_name_before_anything_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let source: Arc<dyn ModelSource> = Arc::from(source::open(file(folder.path())).unwrap());
+    let first = source.tensors().iter().find(|info| info.dtype() == DType::Q4_K).unwrap().name().to_owned();
+    let count: Box<dyn Fn() + Send + Sync> = Box::new(|| ());
+    let events = Events { refused: Some(DType::Q4_K), call: Some(count), ..Events::default() };
+    let events = Arc::new(events);
+    let error = load(Arc::clone(&source), &events).unwrap_err();
+    assert!(matches!(error, ModelError::WeightType { dtype: DType::Q4_K, backend: "bulk", .. }), "{error}");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "tensor {first:?} has the type Q4_K, for which bulk has no kernels; run the model on wgpu or the \
+             CPU (--device wgpu, --device cpu)"
+        )
+    );
+    assert!(!events.called.load(Ordering::Relaxed), "no weight was read");
+    let events = Arc::new(Events { refused: Some(DType::Q5_K), ..Events::default() });
+    assert!(load(source, &events).is_ok(), "the file has no Q5_K");
 }

@@ -95,6 +95,7 @@ pub(super) fn stages(
     let (mut total, mut rows) = (0u64, u32::MAX);
     for (&stage, device) in placement.stages().iter().zip(devices) {
         let graph = config.graph(source, &decode.on(stage))?;
+        weights::check_types(&graph, source, device.as_ref())?;
         let templates = Templates::new(device.fusions());
         let needs = Needs { source, config, session, stage };
         let stored = weights::stored_bytes(&graph, device.as_ref());

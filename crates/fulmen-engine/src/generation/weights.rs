@@ -64,6 +64,20 @@ pub(super) fn weight_bytes(graph: &LogicalGraph) -> u64 {
     weights.map(|tensor| tensor.bytes().map_or(u64::MAX, |bytes| bytes as u64)).fold(0, u64::saturating_add)
 }
 
+/// Fails if the device has no kernels for a weight's type.
+pub(super) fn check_types(
+    graph: &LogicalGraph,
+    source: &dyn ModelSource,
+    device: &dyn Backend,
+) -> Result<(), ModelError> {
+    match needed(graph, source).into_iter().find(|weight| !device.supports_weight(weight.dtype)) {
+        None => Ok(()),
+        Some(Needed { name, dtype, .. }) => {
+            Err(ModelError::WeightType { name: name.to_owned(), dtype, backend: device.backend() })
+        }
+    }
+}
+
 /// Bytes that the weights of `graph` take on a device.
 pub(super) fn stored_bytes(graph: &LogicalGraph, device: &dyn Backend) -> u64 {
     let weights = graph.tensors.iter().filter(|tensor| tensor.role == Role::Weight);
