@@ -7,8 +7,8 @@
 //!
 //! A state cannot go back, so the prefix cache keeps it at some positions: at multiples of
 //! [`snapshot_interval`](super::SchedulerConfig::snapshot_interval), at the last page border of a prompt,
-//! which serves the same prompt again, at the end of a prompt, and at the end of a turn, which serves the next
-//! one (see [`closing`](super::closing)).
+//! which serves the same prompt again, at the end of a prompt, and at the end of a turn, which serves the
+//! next one (see [`closing`](super::closing)).
 //!
 //! A snapshot is one more reference to the page of the state, taken when the row behind it is planned: that
 //! row copies the page first. It is *frozen* until the step that has computed it is read and the page of its
