@@ -6,7 +6,8 @@ test `golden_blocks` decodes the same bytes and compares bit for bit.
 
     python3 -m venv venv && venv/bin/pip install gguf numpy
     venv/bin/python scripts/make-golden-blocks.py            # writes crates/fulmen-core/tests/golden/*.bin
-    venv/bin/python scripts/make-golden-blocks.py --errors   # prints the errors of gguf's own quantisers
+    venv/bin/python scripts/make-golden-blocks.py --errors   # prints the errors of gguf's own quantizers
+    venv/bin/python scripts/make-golden-blocks.py --grids    # writes crates/fulmen-core/src/quant/grids.rs
 
 A file holds, little endian: the number of elements (u32), the number of block bytes (u32), the block bytes,
 and the expected values as f32 bits.
@@ -19,6 +20,7 @@ here by its definition, d * q in single precision.
 """
 
 import argparse
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +43,22 @@ SCALES = {
     "Q6_K": [208],
     "IQ4_NL": [0],
     "IQ4_XS": [0],
+    "IQ2_XXS": [0],
+    "IQ2_XS": [0],
+    "IQ2_S": [0],
+    "IQ3_XXS": [0],
+    "IQ3_S": [0],
 }
 PLAIN = ["F32", "F16", "BF16"]
+
+# The entries of the grids, and in how many entries a block has its elements.
+GRIDS = {
+    "IQ2_XXS": (256, 32),
+    "IQ2_XS": (512, 32),
+    "IQ2_S": (1024, 32),
+    "IQ3_XXS": (256, 64),
+    "IQ3_S": (512, 64),
+}
 
 INF, MINUS_INF, NAN, MINUS_ZERO, SUBNORMAL, MOST = 0x7C00, 0xFC00, 0x7E00, 0x8000, 0x83A5, 0x7BFF
 # The scales of the last blocks; formats with one scale use the first of each pair.
@@ -56,14 +72,36 @@ def half_bytes(bits: int) -> np.ndarray:
 def draw_blocks(name: str, rng: np.random.Generator) -> np.ndarray:
     """Bytes of some blocks, one block per row."""
     elements, size = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
-    ordinary = 2 if elements == 256 else 9
+    entries, per_block = GRIDS.get(name, (2, 1))
+    ordinary = entries // per_block if elements == 256 else 9
     blocks = rng.integers(0, 256, (ordinary + len(SPECIAL), size), dtype=np.uint8)
     for i, block in enumerate(blocks):
         special = SPECIAL[i - ordinary] if i >= ordinary else None
         for k, at in enumerate(SCALES[name]):
             finite = np.float16(rng.normal() * 0.01).view(np.uint16)
             block[at : at + 2] = half_bytes(special[k] if special else int(finite))
+    if name in GRIDS:
+        for entry in range(entries):
+            set_entry(name, blocks[entry // per_block], entry % per_block, entry)
     return blocks
+
+
+def set_entry(name: str, block: np.ndarray, at: int, entry: int) -> None:
+    """Sets one of the entries of the grid that a block has its elements in, so that every entry occurs."""
+    if name == "IQ2_XXS":
+        block[2 + 8 * (at // 4) + at % 4] = entry
+    elif name == "IQ2_XS":
+        # The upper seven bits are signs.
+        block[2 + 2 * at] = entry & 255
+        block[3 + 2 * at] = block[3 + 2 * at] & 0xFE | entry >> 8
+    else:
+        block[2 + at] = entry & 255
+        bits, high = {"IQ2_S": (2, 66), "IQ3_S": (1, 66)}.get(name, (0, 0))
+        if bits:
+            of_byte = 8 // bits
+            shift, mask = bits * (at % of_byte), (1 << bits) - 1
+            byte = int(block[high + at // of_byte]) & ~(mask << shift)
+            block[high + at // of_byte] = byte | (entry >> 8) << shift
 
 
 def draw_q8_k(rng: np.random.Generator) -> np.ndarray:
@@ -122,7 +160,7 @@ def write(name: str) -> None:
 
 
 def print_errors() -> None:
-    """The normalised mean squared error of gguf's own quantisers on Gaussian data."""
+    """The normalized mean squared error of gguf's own quantizers on Gaussian data."""
     x = np.random.default_rng(1).normal(size=(64, 4096)).astype(np.float32)
     for name in ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16"]:
         kind = GGMLQuantizationType[name]
@@ -130,11 +168,52 @@ def print_errors() -> None:
         print(f"{name}: {np.mean((x - y) ** 2) / np.mean(x**2):.3e}")
 
 
+def packed_grid(name: str) -> tuple[list[int], list[int]]:
+    """The magnitudes of a grid, and per entry the indices of its values, the first one lowest."""
+    kind = getattr(quants, name)
+    kind.init_grid()
+    magnitudes = sorted({int(value) for value in np.unique(kind.grid)})
+    bits = (len(magnitudes) - 1).bit_length()
+    indices = np.searchsorted(magnitudes, kind.grid.reshape(kind.grid_shape))
+    shifts = bits * np.arange(kind.grid_shape[1])
+    return magnitudes, [int(entry) for entry in (indices << shifts).sum(axis=1)]
+
+
+def write_grids() -> None:
+    """The grids of IQ2 and IQ3, whose entries are those of gguf, in the form that Rust expands."""
+    text = GRIDS_HEADER
+    for name in ["IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]:
+        magnitudes, packed = packed_grid(name)
+        wide = getattr(quants, name).grid_shape[1]
+        line = " of 8 elements each, 2 bits" if wide == 8 else " of 4 elements each, 3 bits"
+        text += f"\n/// The entries of {name}'s grid:{line} per element.\n"
+        text += f"pub(super) const {name}: ([i8; {len(magnitudes)}], [u16; {len(packed)}]) = (\n"
+        text += f"    [{', '.join(map(str, magnitudes))}],\n    [\n"
+        for at in range(0, len(packed), 12):
+            text += "        " + " ".join(f"{entry:#06x}," for entry in packed[at : at + 12]) + "\n"
+        text += "    ],\n);\n"
+    path = HERE.parent / "crates" / "fulmen-core" / "src" / "quant" / "grids.rs"
+    path.write_text(text)
+    subprocess.run(["rustfmt", "--edition", "2024", str(path)], check=True)
+
+
+GRIDS_HEADER = """\
+//! The grids of the IQ2 and IQ3 formats: for each, the magnitudes that elements can have, and per entry the
+//! index of the magnitude of each of its elements, the first one in the lowest bits.
+//!
+//! Written by `scripts/make-golden-blocks.py --grids`.
+"""
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Makes the golden vectors of the block formats.")
-    parser.add_argument("--errors", action="store_true", help="print the errors of gguf's own quantisers")
-    if parser.parse_args().errors:
+    parser.add_argument("--errors", action="store_true", help="print the errors of gguf's own quantizers")
+    parser.add_argument("--grids", action="store_true", help="write the grids of IQ2 and IQ3")
+    arguments = parser.parse_args()
+    if arguments.errors:
         print_errors()
+    elif arguments.grids:
+        write_grids()
     else:
         GOLDEN.mkdir(parents=True, exist_ok=True)
         for format_name in [*PLAIN, *SCALES, "Q8_K", "MXFP4"]:

@@ -3,10 +3,13 @@
 Every parameter, in whole answers and in streams. Calls of tools are in calls.py, which needs a chat model.
 """
 
+import asyncio
 import json
 import math
 import re
 import sys
+import time
+import urllib.request
 
 import anthropic
 import openai
@@ -210,10 +213,54 @@ def openai_errors():
     refused("unknown field", bad, lambda: create(model=model, messages=messages, extra_body=unknown))
     refused("logit_bias of no token", bad, lambda: create(**greedy, logit_bias={"99999999": 1}))
     refused("too many choices", bad, lambda: create(**greedy, n=1000))
+    cancelled = metric("fulmen_cancelled_total")
     stream = create(model=model, messages=messages, stream=True, extra_body={"ignore_eos": True})
     next(iter(stream))
     stream.close()
-    check("cancelled stream", True)
+    for _ in range(100):
+        if metric("fulmen_cancelled_total") > cancelled:
+            break
+        time.sleep(0.1)
+    counts = metric("fulmen_cancelled_total"), metric("fulmen_engine_running")
+    check("a closed stream ends its request", counts[0] > cancelled and counts[1] == 0, counts)
+
+
+def metric(name):
+    """A figure of the server, of all models together."""
+    with urllib.request.urlopen(url + "/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith((name + " ", name + "{")))
+
+
+async def async_clients():
+    """Streams at the same time, and one that is left early."""
+    async with openai.AsyncOpenAI(base_url=url + "/v1", api_key="none") as asked:
+
+        async def answer():
+            stream = await asked.chat.completions.create(**greedy, stream=True)
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+        texts = await asyncio.gather(*(answer() for _ in range(4)))
+        check("async streams", all(texts), texts)
+    async with anthropic.AsyncAnthropic(base_url=url, api_key="none") as asked:
+        message = await asked.messages.create(model=model, max_tokens=8, messages=messages)
+        check("async messages", message.content[0].text, message)
+
+
+def formats():
+    """Schemas of responses; a format beside tools."""
+    schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}},
+              "required": ["age"], "additionalProperties": False}
+    form = {"type": "json_schema", "name": "age", "schema": schema}
+    text = {"format": form}
+    answer = client.responses.create(model=model, input="How old?", text=text, max_output_tokens=60)
+    if answer.status == "completed":
+        check("responses keep a schema", json.loads(answer.output_text)["age"] <= 99, answer.output_text)
+    check("responses repeat the format", answer.text.format.name == "age", answer.text)
+    tools = [{"type": "function", "function": {"name": "a"}}]
+    asked = dict(model=model, messages=messages, tools=tools, response_format={"type": "json_object"})
+    create = client.chat.completions.create
+    refused("a format beside tools", openai.BadRequestError, lambda: create(**asked))
 
 
 def anthropic_messages():
@@ -237,6 +284,8 @@ def anthropic_messages():
     both("a system prompt", lambda m: m.usage.output_tokens == 20, system="You are brief.")
     sampled = {"temperature": 1, "top_k": 1, "top_p": 0.9}
     both("top_k and top_p", lambda m: m.content[0].text == text, extra_body=sampled)
+    thought = both("thinking switched off", cut, thinking={"type": "disabled"})
+    check("no thoughts", [block.type for block in thought.content] == ["text"], thought)
     counted = client.messages.count_tokens(model=model, messages=messages, system="Be brief.")
     check("count_tokens", counted.input_tokens > 4, counted)
     other = options | {"model": "x"}
@@ -250,4 +299,6 @@ constrained()
 openai_completions()
 openai_rest()
 openai_errors()
+formats()
+asyncio.run(async_clients())
 anthropic_messages()

@@ -1,7 +1,7 @@
 """Byte-level BPE as in GPT-2: learns merges, encodes, and writes the `tokenizer.json`.
 
-Text is first split into words by GPT-2's pattern, written here for ASCII, which is all that the corpus contains;
-on such text it splits exactly like the pattern in the file.
+Text is first split into words by GPT-2's pattern, written here for ASCII, which is all that the corpus
+contains; on such text it splits exactly like the pattern in the file.
 """
 
 import json

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes the corpus: stories from the engine in `story/`, without duplicates, split into train and held-out.
 
-Every story is determined by the seed and its number alone, so the corpus is the same on every machine and with
-any number of processes, and a larger corpus starts with the smaller ones. One story in a hundred is held out;
-those among the first 80,000 are measured. Stories end with <|endoftext|>.
+Every story is determined by the seed and its number alone, so the corpus is the same on every machine and
+with any number of processes, and a larger corpus starts with the smaller ones. One story in a hundred is held
+out; those among the first 80,000 are measured. Stories end with <|endoftext|>.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """Perplexity of the held-out tokens, in f32.
 
 The tokens of all held-out stories, each with its end of text, form one long row, which is split into
-non-overlapping windows of the context length; the rest is not used. `second half` scores the tokens 257..511 of
-each window, like `fulmen bench perplexity` and llama.cpp; `all` scores every token but the first of a window.
+non-overlapping windows of the context length; the rest is not used. `second half` scores the tokens 257..511
+of each window, like `fulmen bench perplexity` and llama.cpp; `all` scores every token but the first of a
+window.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Muon for the matrices of the layers, AdamW for the embedding and the norms.
 
-Muon replaces the momentum of a matrix with the nearest matrix whose singular values are all about 1. Matrices of
-the same shape are processed as a batch.
+Muon replaces the momentum of a matrix with the nearest matrix whose singular values are all about 1. Matrices
+of the same shape are processed as a batch.
 """
 
 import torch

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Learns the tokenizer from the corpus and writes the corpus as tokens: train.bin and held-out.bin, little-endian u16.
+"""Learns the tokenizer from the corpus and writes the corpus as tokens.
 
-The tokenizer is learned from the first stories, so it does not depend on the size of the corpus.
+The files are train.bin and held-out.bin, little-endian u16. The tokenizer is learned from the first stories,
+so it does not depend on the size of the corpus.
 """
 
 import argparse

@@ -26,13 +26,15 @@ pub(crate) use state::folder as state_folder;
 
 use crate::config;
 use crate::error::CommandError;
+use crate::model::find::is_builtin;
 use crate::model::interrupt::{self, CancelOnCtrlC};
 use crate::model::load::{self, LoadError, ModelOptions};
+use crate::model::memory;
 use crate::model::prompt::{ChatArgs, PromptError};
 use crate::model::sampling::SamplingOptions;
 use crate::model::split::device_of;
 use crate::model::stats;
-use crate::output::{counted, tell, tell_dimmed, thousands};
+use crate::output::{counted, printable, tell, tell_dimmed, thousands};
 use crate::progress::prefill_spinner;
 use crate::wrap::Wrapped;
 
@@ -52,7 +54,7 @@ use crate::wrap::Wrapped;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Model: a GGUF file, a folder with config.json and safetensors files, or the name of a pulled model.
-    /// Without it, the small built-in model.
+    /// Without it, or as `builtin`, the small built-in model.
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 
@@ -116,6 +118,8 @@ pub(crate) enum ChatError {
     NotAChat,
     #[error("that is a conversation with a chat model, and this is a story")]
     NotAStory,
+    #[error("that conversation used a model of a server; pass --server {server}, or a MODEL")]
+    UsedServer { server: String },
     #[error(transparent)]
     Saved(#[from] SavedError),
     #[error(transparent)]
@@ -123,7 +127,9 @@ pub(crate) enum ChatError {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
-    Model(#[from] ModelError),
+    Model(ModelError),
+    #[error("{error}{}", memory::options(error, false))]
+    Memory { error: ModelError },
     #[cfg(feature = "server")]
     #[error(transparent)]
     Remote(#[from] crate::remote::RemoteChatError),
@@ -131,6 +137,15 @@ pub(crate) enum ChatError {
     Read(#[from] ReadlineError),
     #[error("cannot write the answer: {0}")]
     Write(#[from] io::Error),
+}
+
+impl From<ModelError> for ChatError {
+    fn from(error: ModelError) -> ChatError {
+        match memory::is_short(&error) {
+            true => ChatError::Memory { error },
+            false => ChatError::Model(error),
+        }
+    }
 }
 
 impl CommandError for ChatError {
@@ -166,7 +181,11 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
         return Ok(crate::remote::chat(&client, start, &mut input)?);
     }
     let model = match (&args.model, &last) {
+        (Some(model), _) if is_builtin(model) => None,
         (Some(model), _) => Some(model.clone()),
+        (None, Some(Saved { server: Some(server), .. })) => {
+            return Err(ChatError::UsedServer { server: printable(server) });
+        }
         (None, Some(last)) => last.model.as_ref().map(PathBuf::from),
         (None, None) => config::current().default_model().map(Path::to_owned),
     };
@@ -233,7 +252,7 @@ impl Running<'_> {
         if let Some(model) = &last.model
             && last.model != self.model
         {
-            tell(&format!("it was held with {model}"));
+            tell(&format!("that conversation used {model}"));
         }
         Ok(())
     }
@@ -360,9 +379,7 @@ impl Running<'_> {
             Ok(0) | Err(_) => {}
             Ok(dropped) => {
                 let what = if self.conversation.is_story() { "paragraph" } else { "turn" };
-                let are = if dropped == 1 { "is" } else { "are" };
-                let dropped = counted(dropped, what);
-                tell(&format!("(the context is full: the oldest {dropped} {are} left out from now on)"));
+                tell(&dropped_line(dropped, what));
             }
         }
         Ok(())
@@ -398,7 +415,7 @@ impl Running<'_> {
             Err(error @ ModelError::PromptTooLong { context, .. }) => {
                 let larger = match context < self.loaded.model.config().context {
                     true => ", --context makes the context larger",
-                    false => ", and the model has no longer context",
+                    false => "; this is the model's maximum context",
                 };
                 let drops = match self.args.overflow {
                     Overflow::Drop => "",
@@ -434,6 +451,12 @@ enum Printed {
     Refused,
     /// The reader of the answers closed the pipe.
     PipeClosed,
+}
+
+/// What is told when old turns no longer fit: `(context full: dropped the oldest 3 turns)`.
+pub(crate) fn dropped_line(dropped: usize, what: &str) -> String {
+    let which = if dropped == 1 { what.to_owned() } else { counted(dropped, what) };
+    format!("(context full: dropped the oldest {which})")
 }
 
 /// The start of a message.

@@ -135,9 +135,7 @@ trait Catalog {
 /// Why `fulmen kernels` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KernelsError {
-    #[error(
-        "the backend {backend} has no kernel sources to print: its kernels are functions of this program"
-    )]
+    #[error("the {backend} backend has no WGSL or PTX to print; its kernels are compiled Rust code")]
     NoSources { backend: BackendName },
     #[error("--target is for CUDA kernels only")]
     TargetWithoutCuda,

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use crate::wrap::wrapped;
 
@@ -15,6 +16,20 @@ pub(crate) fn print(report: &str) -> io::Result<()> {
 /// an error.
 pub(crate) fn print_text(text: &str) -> io::Result<()> {
     unless_closed(TextWriter::stdout().text(text))
+}
+
+/// Writes a file that the user named: whole or not at all, unless something else than a file is there, such
+/// as a device, a pipe or a link, which is written into.
+pub(crate) fn write_file(path: &Path, text: &str) -> io::Result<()> {
+    let whole = match path.symlink_metadata() {
+        Ok(metadata) => metadata.is_file(),
+        // A folder that is missing is an error, not created.
+        Err(_) => path.parent().is_some_and(|folder| folder.as_os_str().is_empty() || folder.is_dir()),
+    };
+    match whole {
+        true => fulmen_core::user_cache::replace(path, text.as_bytes()),
+        false => std::fs::write(path, text),
+    }
 }
 
 /// Writes a line to stderr. Errors are ignored: there is no place left to report them.
@@ -222,6 +237,28 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
+
+    #[test]
+    fn a_file_is_written_whole_and_a_link_is_written_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("chart.svg");
+        for text in ["one", "two"] {
+            write_file(&file, text).unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+        }
+        assert!(write_file(&folder.path().join("none/chart.svg"), "x").is_err());
+        assert!(write_file(folder.path(), "x").is_err());
+        #[cfg(unix)]
+        {
+            let link = folder.path().join("link.svg");
+            std::os::unix::fs::symlink(&file, &link).unwrap();
+            write_file(&link, "three").unwrap();
+            assert!(link.is_symlink());
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), "three");
+            std::fs::remove_file(&link).unwrap();
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
 
     #[test]
     fn counts_have_a_comma_for_every_three_digits() {

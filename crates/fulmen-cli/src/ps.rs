@@ -88,6 +88,6 @@ pub(crate) fn ps(args: &PsArgs) -> Result<(), PsError> {
 pub(crate) fn stop(args: &StopArgs) -> Result<(), PsError> {
     let body = json!({ "model": args.name, "keep_alive": 0, "stream": false });
     args.server.client()?.ask("/api/generate", Some(&body))?;
-    tell(&format!("{} is unloaded when its requests have ended", printable(&args.name)));
+    tell(&format!("{} will be unloaded when its requests finish", printable(&args.name)));
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::ops::ControlFlow;
 
 use fulmen_core::device::format_bytes;
 use fulmen_hub::{Choice, Event, HubError, Reference, ReferenceError, RepoFile};
@@ -18,9 +19,9 @@ use crate::output::{columns, counted, print, print_text, printable};
 /// (hf.co/ORG/NAME), the URL of its page or file, or an alias of the configuration file. FILE may be any part
 /// of a file name that is unique, such as Q8_0. Without it, the GGUF file in Q4_K_M or the closest type is
 /// downloaded, or the safetensors files if there is no GGUF file. All parts of a split model are downloaded,
-/// if the disk has enough space. Files in the cache are not downloaded again, and every file is verified
-/// against the hash that the server sends. The path of the model is printed; other commands also find it by
-/// name: `fulmen run ORG/NAME`.
+/// if the disk has enough space. Files in the cache are not downloaded again, and each file is verified if
+/// the server sends its hash. The path of the model is printed; other commands also find it by name: `fulmen
+/// run ORG/NAME`.
 ///
 /// Ctrl-C, SIGTERM and SIGHUP keep what was downloaded so far, and the same command resumes there. `fulmen
 /// list` shows such files and `fulmen rm` removes them.
@@ -90,11 +91,11 @@ pub(crate) fn run(args: &Args) -> Result<(), PullError> {
     };
     let report = Report::new(args.quiet);
     if args.list {
-        let listing = fulmen_hub::list(&settings, &reference, &mut |event| report.tell(&event))?;
+        let listing = fulmen_hub::list(&settings, &reference, &mut |event| report.told(&event))?;
         return Ok(print(&table(&listing.files))?);
     }
     interrupt::install();
-    let pulled = fulmen_hub::pull(&settings, &reference, &mut |event| report.tell(&event));
+    let pulled = fulmen_hub::pull(&settings, &reference, &mut |event| report.told(&event));
     report.note.take();
     report.bar.finish_and_clear();
     Ok(print_text(&format!("{}\n", pulled?.path.display()))?)
@@ -124,8 +125,15 @@ impl Report {
         Report { bar, quiet, note: RefCell::default() }
     }
 
+    /// Tells an event. A download ends with the process.
+    fn told(&self, event: &Event<'_>) -> ControlFlow<()> {
+        self.tell(event);
+        ControlFlow::Continue(())
+    }
+
     fn tell(&self, event: &Event<'_>) {
         match event {
+            Event::Pending => {}
             Event::Chosen(choice) => self.say(&chosen(choice)),
             Event::File { path, size, have } => {
                 let note = "stopped; run the same command again to resume the download";

@@ -15,13 +15,13 @@ use std::{
 use fulmen_core::DType;
 use fulmen_core::device::format_bytes;
 use fulmen_model::gguf::{GgufWriteError, NewFile};
-use fulmen_model::quantize::{QuantizeError, QuantizePlan, Recipe, UnknownRecipe, quantize};
+use fulmen_model::quantize::{Importance, ImportanceError, QuantizeError, QuantizePlan, Recipe, quantize};
 use fulmen_model::source::{self, TensorInfo};
 
 use crate::error::CommandError;
 use crate::model::find::{FindError, find};
 use crate::model::interrupt::{self, CancelOnCtrlC};
-use crate::output::{columns, print};
+use crate::output::{columns, print, printable};
 use crate::select::hardware_threads;
 
 /// Store a model in smaller types.
@@ -33,6 +33,9 @@ use crate::select::hardware_threads;
 /// and q5_k_m half of the value and down projections in Q6_K, q4_k_s those of the first layers in Q5_K,
 /// q3_k_m and q3_k_l all value, output and down projections in Q4_K or Q5_K. A matrix whose rows are not a
 /// multiple of 256 elements gets a type with blocks of 32, with a warning.
+///
+/// With an importance matrix the errors that change results most are kept small, in types below 8 bits except
+/// MXFP4.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -55,7 +58,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT=TYPE", value_parser = tensor_type)]
     tensor_type: Vec<(String, DType)>,
 
-    /// Print the type and size of every tensor, and write nothing.
+    /// Importance matrix, as llama-imatrix writes it: a GGUF file, or the older format.
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+
+    /// Print the type and size of every tensor, and write nothing. With --imatrix, also which tensors use it.
     #[arg(long)]
     dry_run: bool,
 
@@ -72,6 +79,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmen quantize model-f16.gguf model-q4_k_m.gguf --type q4_k_m
   fulmen quantize model-f16.gguf model-q8_0.gguf --type q8_0 --force
+  fulmen quantize model-f16.gguf model-q2_k.gguf --type q2_k --imatrix imatrix.gguf
   fulmen quantize model-f16.gguf --type q4_k_s --tensor-type token_embd=q8_0 --dry-run
   fulmen quantize folder model-q4_k_m.gguf --type q4_k_m
                                a folder with config.json and safetensors files";
@@ -83,6 +91,8 @@ pub(crate) enum QuantizeCommandError {
     Find(#[from] FindError),
     #[error(transparent)]
     Quantize(#[from] QuantizeError),
+    #[error(transparent)]
+    Importance(#[from] ImportanceError),
     #[error("{} already exists; use --force to overwrite it", .0.display())]
     Exists(PathBuf),
     #[error("the file is complete, but the summary cannot be written: {0}")]
@@ -94,9 +104,13 @@ impl CommandError for QuantizeCommandError {}
 /// Returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, QuantizeCommandError> {
     let source = source::open(find(&args.input)?).map_err(QuantizeError::Read)?;
-    let plan = QuantizePlan::with_types(&*source, args.recipe, &args.tensor_type)?;
+    let mut plan = QuantizePlan::with_types(&*source, args.recipe, &args.tensor_type)?;
+    if let Some(path) = &args.imatrix {
+        plan = plan.with_importance(&*source, &Importance::open(path)?)?;
+        warn_of_importance(&plan);
+    }
     let Some(output) = args.output.as_deref().filter(|_| !args.dry_run) else {
-        print(&dry_run(&plan))?;
+        print(&dry_run(&plan, args.imatrix.is_some()))?;
         return Ok(0);
     };
     match NewFile::check(output, args.force) {
@@ -145,28 +159,65 @@ fn warn(text: &str) {
     anstream::eprintln!("{style}warning:{style:#} {text}");
 }
 
+/// Tensors that the importance matrix does not know, and entries that the model does not know.
+fn warn_of_importance(plan: &QuantizePlan) {
+    let (without, unused) = (&plan.without_importance, &plan.unused_importance);
+    if !without.is_empty() {
+        warn(&format!("the importance matrix has no entry for {}", names(without)));
+    }
+    if !unused.is_empty() {
+        warn(&format!(
+            "the importance matrix has entries for tensors that the model lacks: {}",
+            names(unused)
+        ));
+    }
+}
+
+/// The first names of a list.
+fn names(names: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let more = names.len().saturating_sub(SHOWN);
+    let list = names[..names.len().min(SHOWN)].join(", ");
+    if more > 0 { format!("{list} and {more} more") } else { list }
+}
+
 /// Reads `TEXT=TYPE`: a text of tensor names, and the name of a type that is not a mix.
 fn tensor_type(text: &str) -> Result<(String, DType), String> {
     let (name, dtype) = text.rsplit_once('=').ok_or("expected TEXT=TYPE")?;
     if name.is_empty() {
         return Err("expected a text of tensor names before the =".to_owned());
     }
-    let recipe: Recipe = dtype.parse().map_err(|error: UnknownRecipe| error.to_string())?;
-    match recipe.base().to_string().eq_ignore_ascii_case(dtype) {
-        true => Ok((name.to_owned(), recipe.base())),
-        false => Err(format!("{dtype:?} is a mix of types; expected one type, such as {}", recipe.base())),
+    if let Some(dtype) = weight_types().find(|known| known.name().eq_ignore_ascii_case(dtype)) {
+        return Ok((name.to_owned(), dtype));
+    }
+    match dtype.parse::<Recipe>() {
+        Ok(mix) => Err(format!("{dtype:?} is a mix of types; expected one type, such as {}", mix.base())),
+        Err(_) => {
+            let known: Vec<String> = weight_types().map(|dtype| dtype.name().to_lowercase()).collect();
+            Err(format!("unknown type {dtype:?} (known: {})", known.join(", ")))
+        }
     }
 }
 
+/// The types that matrices of a file can be stored in. Q8_K is one of activations.
+fn weight_types() -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(|dtype| dtype.can_encode() && *dtype != DType::Q8_K)
+}
+
 /// Every tensor, its shape, type and size, and the total.
-fn dry_run(plan: &QuantizePlan) -> String {
+fn dry_run(plan: &QuantizePlan, importance: bool) -> String {
     let row = |tensor: &TensorInfo| {
         let dims: Vec<String> = tensor.dims().iter().map(usize::to_string).collect();
         let size = format_bytes(tensor.bytes() as u64);
-        vec![tensor.name().to_owned(), dims.join(" x "), tensor.dtype().to_string(), size]
+        let mut row = vec![printable(tensor.name()), dims.join(" x "), tensor.dtype().to_string(), size];
+        if importance {
+            row.push(if plan.uses_importance(tensor.name()) { "yes" } else { "no" }.to_owned());
+        }
+        row
     };
     let rows: Vec<Vec<String>> = plan.tensors().iter().map(row).collect();
-    let table = columns(&["tensor", "shape", "type", "size"], &rows);
+    let heads = ["tensor", "shape", "type", "size", "imatrix"];
+    let table = columns(&heads[..if importance { 5 } else { 4 }], &rows);
     let percent = 100.0 * plan.after as f64 / plan.before.max(1) as f64;
     let (before, after) = (format_bytes(plan.before), format_bytes(plan.after));
     format!("{table}{after}, {percent:.1} % of {before}; nothing was written\n")

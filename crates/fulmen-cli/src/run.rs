@@ -15,10 +15,11 @@ use serde_json::json;
 use crate::config;
 use crate::error::CommandError;
 use crate::model::constraint::{ConstraintOptionError, ConstraintOptions};
-use crate::model::find::{FindError, find, is_model};
+use crate::model::find::{FindError, find, is_builtin, is_model};
 use crate::model::input::{self, InputError};
 use crate::model::interrupt::{self, CancelOnCtrlC};
 use crate::model::load::{LoadError, ModelOptions};
+use crate::model::memory;
 use crate::model::prompt::{PromptError, PromptOptions};
 use crate::model::sampling::SamplingOptions;
 use crate::model::stats;
@@ -45,7 +46,7 @@ use crate::wrap::Wrapped;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Model: a GGUF file, a folder with config.json and safetensors files, or the name of a pulled model.
-    /// Without it, the small built-in model.
+    /// Without it, or as `builtin`, the small built-in model.
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 
@@ -110,7 +111,7 @@ Examples:
 pub(crate) enum RunError {
     #[error("no prompt: pass it as an argument or on standard input; `fulmen chat` holds a conversation")]
     NoPrompt,
-    #[error("{0}; a prompt of one word that looks like a name is passed with --prompt")]
+    #[error("{0}; if this is a prompt, pass it with --prompt")]
     NotAPrompt(FindError),
     #[error(transparent)]
     Input(#[from] InputError),
@@ -121,7 +122,9 @@ pub(crate) enum RunError {
     #[error(transparent)]
     Constraint(#[from] ConstraintOptionError),
     #[error(transparent)]
-    Model(#[from] ModelError),
+    Model(ModelError),
+    #[error("{error}{}", memory::options(error, false))]
+    Memory { error: ModelError },
     #[error("{error}; --context makes it larger, up to the model's {limit}")]
     TooLong { error: ModelError, limit: u32 },
     #[cfg(feature = "server")]
@@ -129,6 +132,15 @@ pub(crate) enum RunError {
     Remote(#[from] crate::remote::RemoteRunError),
     #[error("cannot write the answer: {0}")]
     Write(#[from] io::Error),
+}
+
+impl From<ModelError> for RunError {
+    fn from(error: ModelError) -> RunError {
+        match memory::is_short(&error) {
+            true => RunError::Memory { error },
+            false => RunError::Model(error),
+        }
+    }
 }
 
 impl CommandError for RunError {
@@ -157,7 +169,10 @@ impl Args {
             (Some(word), None) if option.is_none() && !is_model(word) => (None, word.to_str()),
             (model, prompt) => (model.as_deref(), prompt.as_deref().or(option)),
         };
-        (model.or_else(|| config::current().default_model()), prompt)
+        match model {
+            Some(model) if is_builtin(model) => (None, prompt),
+            model => (model.or_else(|| config::current().default_model()), prompt),
+        }
     }
 }
 

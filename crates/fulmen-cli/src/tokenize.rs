@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::error::CommandError;
 use crate::model::find::{FindError, find};
 use crate::model::prompt::{PromptError, TemplateOptions};
-use crate::output::{counted, print, print_text};
+use crate::output::{counted, print, print_text, tell};
 
 /// Show the tokens of a text.
 #[derive(Debug, clap::Args)]
@@ -127,6 +127,11 @@ impl CommandError for TokenizeError {
     }
 }
 
+/// A text that is the whole output: a terminal gets a line break after it, a pipe exactly the text.
+fn text_alone(text: String) -> String {
+    if io::stdout().is_terminal() { text + "\n" } else { text }
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
     if !args.chat {
         let given =
@@ -142,6 +147,9 @@ pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
     let text = match &args.text {
         Some(text) => text.clone(),
         None => {
+            if io::stdin().is_terminal() {
+                tell("type the text; a line with Ctrl-D alone ends it");
+            }
             let mut text = String::new();
             io::stdin().read_to_string(&mut text).map_err(TokenizeError::Stdin)?;
             text
@@ -149,7 +157,10 @@ pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
     };
     if args.chat {
         let prompt = chat(args, &tokenizer, metadata, &text)?;
-        let output = if args.text_only { prompt.text } else { shown_ids(args, &tokenizer, &prompt.tokens)? };
+        let output = match args.text_only {
+            true => text_alone(prompt.text),
+            false => shown_ids(args, &tokenizer, &prompt.tokens)?,
+        };
         return Ok(print_text(&output)?);
     }
     let special = if args.special { Special::Parse } else { Special::AsText };
@@ -158,9 +169,7 @@ pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
         false => tokenizer.encode_prompt(text, special),
     };
     let output = if args.decode {
-        let text = tokenizer.decode_with_special(&parse_ids(&text)?)?;
-        // A pipe gets exactly the text.
-        if io::stdout().is_terminal() { text + "\n" } else { text }
+        text_alone(tokenizer.decode_with_special(&parse_ids(&text)?)?)
     } else if args.batch {
         let texts: Vec<String> = serde_json::from_str(&text).map_err(TokenizeError::Batch)?;
         let ids: Vec<Vec<u32>> = texts.iter().map(|text| encode(text)).collect();

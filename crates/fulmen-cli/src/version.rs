@@ -13,7 +13,7 @@ use crate::error::CommandError;
 use crate::output::{json, print};
 use crate::select::{CUDA, WGPU};
 
-/// Show the version, the commit, the backends and the instruction sets of this command.
+/// Show the version, the commit, the backends, the features and the instruction sets of this command.
 ///
 /// `fulmen --version` prints the same, and `fulmen -V` the first line alone.
 #[derive(Debug, clap::Args)]
@@ -74,6 +74,8 @@ struct Details {
     compiler: &'static str,
     /// The backends that are compiled in, each with the interfaces that it can use on this system.
     backends: Vec<Backend>,
+    /// The cargo features of this build besides its backends.
+    features: Vec<&'static str>,
     /// `None` where the CPU backend is not compiled in.
     instruction_sets: Option<InstructionSets>,
 }
@@ -122,6 +124,7 @@ impl Details {
             profile: env!("FULMEN_PROFILE"),
             compiler: env!("FULMEN_RUSTC"),
             backends: backends(),
+            features: features(),
             instruction_sets: instruction_sets(),
         }
     }
@@ -137,12 +140,23 @@ impl Details {
         line("target", self.target.to_owned());
         line("build", format!("{}, {}", self.profile, self.compiler));
         line("backends", backends.join(", "));
+        line("features", if self.features.is_empty() { "none".to_owned() } else { self.features.join(", ") });
         if let Some(sets) = &self.instruction_sets {
             line("instruction sets", sets.compiled.join(", "));
             line("this processor", format!("{}; {} is used", sets.available.join(", "), sets.selected));
         }
         text
     }
+}
+
+/// The features of `Cargo.toml` that are on and no backends.
+fn features() -> Vec<&'static str> {
+    let all = [
+        ("hub", cfg!(feature = "hub")),
+        ("constraint", cfg!(feature = "constraint")),
+        ("server", cfg!(feature = "server")),
+    ];
+    all.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect()
 }
 
 /// The backends of this build.

@@ -88,6 +88,15 @@ fn each_layer_overrides_the_one_below() {
         command.env("FULMEN_CONFIG", "");
     });
     assert_eq!((shown["file"].as_str(), value(&shown, "device")), (None, pair("auto", "default")));
+    // Options come first.
+    let mut command = folder.command(&["--color", "never", "config", "show", "--json"]);
+    let (stdout, stderr, code) = output(command.env("FULMEN_COLOR", "always"));
+    assert_eq!(code, Some(0), "{stderr}");
+    let shown: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(value(&shown, "color"), pair("never", "option"));
+    let (stdout, ..) = output(&mut folder.command(&["config", "show", "--color", "never"]));
+    let line = stdout.lines().find(|line| line.starts_with("color")).unwrap();
+    assert!(line.contains("never") && line.ends_with("--color"), "{stdout}");
     // As text.
     let (stdout, ..) = output(folder.command(&["config", "show"]).env("FULMEN_KV", "q8_0"));
     let line = |key: &str| stdout.lines().find(|line| line.starts_with(key)).unwrap().to_owned();

@@ -118,6 +118,10 @@ fn drivers_do_not_write_to_stderr_unless_asked() {
     {
         assert_eq!(output(&mut noisy(args)).1, "", "{args:?}");
     }
+    let told = ["run", "Once upon a time", "-n", "2", "--device", "wgpu", "--quiet"];
+    let (stdout, stderr, code) = output(&mut noisy(&told));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    assert!(!stdout.is_empty());
     let verbose =
         [output(&mut noisy(&["devices", "-v"])).1, output(noisy(&["devices"]).env("FULMEN_LOG", "1")).1];
     assert_eq!(verbose[0], verbose[1]);

@@ -120,8 +120,8 @@ fn merges_without_a_token_are_noted() {
     }
     writer.keep().unwrap();
     let other = other.display().to_string();
-    let note = "                  the result of 2 merges is not in the vocabulary: text may be lost there, \
-                as in llama.cpp";
+    let note = "                  2 merges produce a token that is not in the vocabulary; as in llama.cpp, \
+                text may be dropped there";
     let (stdout, stderr, code) = output(&mut fulmen(&["inspect", &other]));
     assert_eq!((stderr.as_str(), code), ("", Some(0)));
     assert!(stdout.lines().any(|line| line == note), "{stdout}");

@@ -102,7 +102,7 @@ fn the_version_has_commit_backends_and_instruction_sets() {
     let (text, errors, code) = output(&mut fulmen(&["--version"]));
     assert_eq!((errors.as_str(), code), ("", Some(0)));
     assert!(text.starts_with(&line), "{text}");
-    for name in ["target:", "build:", "backends:", "instruction sets:", "this processor:"] {
+    for name in ["target:", "build:", "backends:", "features:", "instruction sets:", "this processor:"] {
         assert!(text.contains(&format!("\n{name} ")), "{name} in {text}");
     }
     assert_eq!(output(&mut fulmen(&["version"])).0, text);
@@ -114,6 +114,8 @@ fn the_version_as_json_has_the_commit_of_this_repository() {
     assert_eq!(code, Some(0));
     let details: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(details["version"], env!("CARGO_PKG_VERSION"));
+    // Of a build with all of them.
+    assert_eq!(details["features"], serde_json::json!(["hub", "constraint", "server"]));
     let selected = &details["instruction_sets"]["selected"];
     assert!(details["instruction_sets"]["available"].as_array().unwrap().contains(selected), "{text}");
     let git = Command::new("git").args(["rev-parse", "HEAD"]).stderr(Stdio::null()).output();

@@ -81,7 +81,7 @@ fn mistakes_are_wrong_usage_with_a_hint() {
         (&["show", "softmax", "--device", "cuda", "--target", "sm_75"], "not compiled for sm_75"),
         (&["show", "softmax", "--device", "cuda", "--target", "hopper"], "is not a target such as sm_90"),
         (&["show", "softmax", "--device", "wgpu", "--target", "sm_90"], "--target is for CUDA kernels only"),
-        (&["list", "--device", "cpu"], "the backend cpu has no kernel sources"),
+        (&["list", "--device", "cpu"], "the cpu backend has no WGSL or PTX to print"),
         (&["list", "--device", "wgpu:99"], "99"),
     ] {
         let (stdout, stderr, code) = kernels(args);

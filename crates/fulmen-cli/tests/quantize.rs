@@ -231,10 +231,118 @@ fn a_dry_run_shows_the_types_and_writes_nothing() {
         ("nothing=q8_0", "no matrix has \"nothing\" in its name"),
         ("ffn_up=q4_k_m", "is a mix of types"),
         ("ffn_up", "expected TEXT=TYPE"),
-        ("ffn_up=q9", "unknown type \"q9\""),
+        ("ffn_up=q9", "unknown type \"q9\" (known: f32, f16, bf16, q4_0, "),
+        ("ffn_up=q8_k", "unknown type \"q8_k\""),
+        ("ffn_up=u32", "unknown type \"u32\""),
     ] {
         let arguments = ["quantize", &path, "--dry-run", "--type", "q8_0", "--tensor-type", wrong];
         let (_, stderr, code) = output(&mut fulmen(&arguments));
         assert!(stderr.contains(message) && code != Some(0), "{wrong}: {stderr}");
     }
+}
+
+/// Every type that a matrix can have may be named, also those that no recipe has as its own.
+#[test]
+fn tensors_can_have_any_type() {
+    let (_folder, path, out) = model("f16");
+    let types = ["ffn_up=mxfp4", "ffn_down=IQ4_NL", "attn_q=iq4_xs"];
+    let types: Vec<&str> = types.iter().flat_map(|dtype| ["--tensor-type", dtype]).collect();
+    let args = [&["quantize", &path, &out, "--type", "q8_0"][..], &types].concat();
+    let (_, stderr, code) = output(&mut fulmen(&args));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let file = GgufFile::open(&out).unwrap();
+    let dtype = |name: &str| file.tensor(name).unwrap().dtype();
+    assert_eq!(dtype("blk.0.ffn_up.weight"), DType::MXFP4);
+    assert_eq!(dtype("blk.3.ffn_down.weight"), DType::IQ4_NL);
+    assert_eq!(dtype("blk.7.attn_q.weight"), DType::IQ4_XS);
+}
+
+/// An importance matrix in the older format, with the same entries for all layers of the model above.
+fn importance(path: &std::path::Path, parts: &[&str], width: impl Fn(&str) -> usize) {
+    let number = |number: usize| i32::try_from(number).unwrap().to_le_bytes();
+    let mut bytes = number(8 * parts.len()).to_vec();
+    for layer in 0..8 {
+        for part in parts {
+            let name = format!("blk.{layer}.{part}.weight");
+            bytes.extend(number(name.len()));
+            bytes.extend(name.as_bytes());
+            bytes.extend(number(2));
+            let values = width(part);
+            bytes.extend(number(values));
+            for column in 0..values {
+                let value = if column % 17 == 3 { 90f32 } else { 0.1 };
+                bytes.extend(value.to_le_bytes());
+            }
+        }
+    }
+    bytes.extend(number(12));
+    bytes.extend(number(8));
+    bytes.extend(b"wiki.txt");
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn an_importance_matrix_weights_errors() {
+    let (folder, path, out) = model("f16");
+    let file = GgufFile::open(&path).unwrap();
+    let matrix = folder.path().join("imatrix.dat");
+    let width = |part: &str| file.tensor(&format!("blk.0.{part}.weight")).unwrap().width();
+    importance(&matrix, &["attn_q", "ffn_up", "ffn_down"], width);
+    let matrix = matrix.display().to_string();
+    let types = ["--type", "q4_k_s", "--imatrix", &matrix, "--tensor-type", "attn_q=q8_0"];
+
+    let dry = [&["quantize", &path, "--dry-run"][..], &types].concat();
+    let (stdout, stderr, code) = output(&mut fulmen(&dry));
+    assert_eq!(code, Some(0), "{stderr}");
+    let missing = "warning: the importance matrix has no entry for token_embd.weight, blk.0.";
+    assert!(stderr.starts_with(missing) && stderr.ends_with(" more\n"), "{stderr}");
+    let uses = |name: &str| {
+        let line = stdout.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().next_back().unwrap().to_owned()
+    };
+    let names =
+        ["blk.0.ffn_up.weight", "blk.7.ffn_down.weight", "blk.0.attn_q.weight", "blk.0.attn_v.weight"];
+    assert_eq!(names.map(uses), ["yes", "yes", "no", "no"]);
+
+    let (_, _, code) = output(&mut fulmen(&[&["quantize", &path, &out][..], &types].concat()));
+    assert_eq!(code, Some(0));
+    let plain = folder.path().join("plain.gguf").display().to_string();
+    let args = ["quantize", &path, &plain, "--type", "q4_k_s", "--tensor-type", "attn_q=q8_0"];
+    assert_eq!(output(&mut fulmen(&args)).2, Some(0));
+    let (weighted, plain) = (GgufFile::open(&out).unwrap(), GgufFile::open(&plain).unwrap());
+    for (name, same) in names.into_iter().zip([false, false, true, true]) {
+        assert_eq!(weighted.data(name).unwrap()[..] == plain.data(name).unwrap()[..], same, "{name}");
+    }
+    let keys = weighted.metadata();
+    assert_eq!(keys.string("quantize.imatrix.file"), Ok("imatrix.dat"));
+    assert_eq!(keys.string("quantize.imatrix.dataset"), Ok("wiki.txt"));
+    assert_eq!(keys.u32("quantize.imatrix.entries_count"), Ok(24));
+    assert_eq!(keys.u32("quantize.imatrix.chunks_count"), Ok(12));
+}
+
+#[test]
+fn importance_matrices_that_do_not_fit_are_refused() {
+    let (folder, path, out) = model("f16");
+    let matrix = folder.path().join("imatrix.dat");
+    importance(&matrix, &["ffn_up"], |_| 31);
+    let run = |matrix: &std::path::Path| {
+        let matrix = matrix.display().to_string();
+        let (stdout, stderr, code) =
+            output(&mut fulmen(&["quantize", &path, &out, "--type", "q4_0", "--imatrix", &matrix]));
+        assert_eq!((stdout.as_str(), code), ("", Some(1)));
+        stderr
+    };
+    let said = run(&matrix);
+    assert!(said.starts_with("error: tensor blk.0.ffn_up.weight ["), "{said}");
+    assert!(said.contains(" F16: ") || said.contains(" Q4_0: "), "{said}");
+    assert!(said.contains("the importance matrix has 31 values, expected "), "{said}");
+    let said = run(std::path::Path::new(&path));
+    let of_model = format!("error: {path}: is not an importance matrix: general.type is ");
+    assert!(said.starts_with(&of_model) && said.ends_with(", expected \"imatrix\"\n"), "{said}");
+    fs::write(&matrix, b"some text of a few words").unwrap();
+    let said = run(&matrix);
+    assert!(said.contains("is not an importance matrix, or damaged: it would have "), "{said}");
+    let said = run(&folder.path().join("nowhere"));
+    assert!(said.contains("nowhere: cannot open it: "), "{said}");
+    assert!(!fs::exists(&out).unwrap());
 }

@@ -108,6 +108,19 @@ fn json_has_the_answer_its_tokens_and_its_times() {
     let raw = run(&["--raw"]);
     assert_eq!((raw["reason"].as_str(), raw["seed"].as_u64()), (Some("max_tokens"), Some(3)));
     assert_eq!(raw["tokens"].as_array().unwrap().len(), 10);
+    let number = |name: &str| raw[name].as_f64().unwrap_or_else(|| panic!("{name} is no number in {raw}"));
+    for name in ["load_seconds", "prefill_seconds", "decode_seconds"] {
+        assert!(number(name) > 0.0 && number(name) < 3600.0, "{name}: {raw}");
+    }
+    // A rate is what was counted by its time; the first token is that of the prefill.
+    let prompt = raw["prompt_tokens"].as_array().unwrap().len() as f64;
+    for (rate, tokens, seconds) in [
+        ("prefill_tokens_per_second", prompt, "prefill_seconds"),
+        ("decode_tokens_per_second", 9.0, "decode_seconds"),
+    ] {
+        let expected = tokens / number(seconds);
+        assert!((number(rate) / expected - 1.0).abs() < 1e-6, "{rate}, not {expected}: {raw}");
+    }
     // The chat template adds control tokens around the prompt.
     let chat = run(&["--system", "Be brief."]);
     assert!(
@@ -215,6 +228,20 @@ fn minus_one_token_is_no_limit() {
     assert!(json["reason"] == "context_full" || json["reason"] == "end", "{json}");
     let (_, stderr, code) = run("-2");
     assert!(code == Some(2) && stderr.contains("-2 is not in -1.."), "{stderr}");
+}
+
+/// A model that needs more memory than there is: the message has the options that help.
+#[test]
+fn memory_that_is_short_is_explained_by_options() {
+    let (_folder, path) = model();
+    set_context(&path, 1 << 28);
+    let args = ["run", &path, "Hi", "--device", "cpu", "--context", "268435456"];
+    let (stdout, stderr, code) = piped(&args, b"");
+    assert_eq!((stdout.as_str(), code), ("", Some(1)), "{stderr}");
+    for words in ["not enough memory", "available", "--context N", "--kv q8_0"] {
+        assert!(stderr.contains(words), "{words:?} is not in {stderr}");
+    }
+    assert!(!stderr.contains("--gpu-layers"), "{stderr}");
 }
 
 /// Names that options had before still work.

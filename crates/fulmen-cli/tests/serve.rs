@@ -9,6 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{fulmen, output};
+use fulmen_model::gguf::GgufWriter;
+use fulmen_model::synth::{ModelShape, Synth};
 use serde_json::{Value, json};
 
 /// A server that ends with its test.
@@ -18,7 +20,11 @@ struct Server {
 }
 
 fn start(args: &[&str], keys: &str) -> Server {
-    let mut command = fulmen(&["serve", "--port", "0", "--device", "cpu"]);
+    start_by(fulmen(&["serve", "--port", "0", "--device", "cpu"]), args, keys)
+}
+
+/// Starts a server by a command that is `fulmen serve` or leads to it.
+fn start_by(mut command: Command, args: &[&str], keys: &str) -> Server {
     if !args.contains(&"--log") {
         command.args(["--log", "off"]);
     }
@@ -242,7 +248,8 @@ fn keys_and_presets_come_from_files() {
     let text = "[models.tale]\naliases = [\"gpt-4o\"]\ncontext = 64\nsampling = { max_tokens = 2 }\n\
         [models.missing]\npath = \"./none.gguf\"\n";
     std::fs::write(&file, text).unwrap();
-    let server = start(&["--models-file", file.to_str().unwrap()], "first,second");
+    let server = start(&["--host", "localhost", "--models-file", file.to_str().unwrap()], "first,second");
+    assert!(server.url.starts_with("http://127.0.0.1:"), "{}", server.url);
     let body = json!({ "model": "gpt-4o", "messages": [{ "role": "user", "content": "One day" }] });
     let (status, text) = server.request("POST", "/v1/chat/completions", "second", &body.to_string());
     assert_eq!(status, 200, "{text}");
@@ -303,6 +310,37 @@ fn wrong_usage_is_refused() {
     assert!(stderr.contains("no server at"), "{stderr}");
 }
 
+/// A server under a limit of open files (soft, hard), and the limit that it has set itself.
+#[cfg(target_os = "linux")]
+fn under_limit(soft: u32, hard: Option<u32>, args: &[&str]) -> (Server, u32) {
+    let hard = hard.map_or(String::new(), |hard| format!(" && ulimit -Hn {hard}"));
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -Sn {soft}{hard} && exec \"$0\" \"$@\"")]);
+    command.args([env!("CARGO_BIN_EXE_fulmen"), "serve", "--port", "0", "--device", "cpu"]);
+    command.env("FULMEN_CONFIG", "").env_remove("FULMEN_DEVICE").env_remove("FULMEN_LOG");
+    let server = start_by(command, args, "");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let soft = line.split_whitespace().nth(3).unwrap().parse().unwrap();
+    (server, soft)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn every_connection_may_have_a_file() {
+    let (server, limit) = under_limit(500, None, &["--max-connections", "600"]);
+    assert!(limit >= 600, "{limit}");
+    assert_eq!(server.end(), Some(0));
+    // What the system does not allow is said, and not promised to clients.
+    let (mut server, limit) = under_limit(300, Some(300), &["--log", "text"]);
+    assert_eq!(limit, 300);
+    let mut stderr = server.child.stderr.take().unwrap();
+    assert_eq!(server.end(), Some(0));
+    let mut text = String::new();
+    stderr.read_to_string(&mut text).unwrap();
+    assert!(text.contains("allows 150 connections at the same time, not 4096"), "{text}");
+}
+
 /// What a server with these options writes to stderr about some requests.
 fn logged(args: &[&str]) -> String {
     let mut server = start(args, "");
@@ -320,6 +358,70 @@ fn logged(args: &[&str]) -> String {
     let mut text = String::new();
     stderr.read_to_string(&mut text).unwrap();
     text
+}
+
+/// A small model whose file says how embeddings are pooled.
+fn pooled(folder: &std::path::Path, pooling: u32) -> String {
+    let shape = ModelShape { layers: 2, ..ModelShape::preset("tiny-qwen3").unwrap() };
+    let synth = Synth::new(shape, "f32".parse().unwrap(), 5);
+    let (tensors, mut metadata) = (synth.tensors().unwrap(), synth.metadata());
+    metadata.set("qwen3.pooling_type", pooling);
+    let mut writer = GgufWriter::new(Vec::new(), &metadata, &tensors).unwrap();
+    for tensor in &tensors {
+        writer.write(tensor.name(), &synth.data(tensor).unwrap()).unwrap();
+    }
+    let path = folder.join(format!("pooling-{pooling}.gguf"));
+    std::fs::write(&path, writer.finish().unwrap()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Mean (1) and first token (2) by sessions, last token (3) by the engine.
+#[test]
+fn embeddings_are_pooled_as_the_file_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = [11, 23, 42];
+    let embed = |pooling: u32| {
+        let server = start(&[&pooled(folder.path(), pooling), "--kv", "f32", "--batch-invariant"], "");
+        let inputs = [&text[..], &text[..1], &text[..2]];
+        let answer = server.post("/v1/embeddings", &json!({ "input": inputs }));
+        let vector = |at: usize| -> Vec<f64> {
+            let values = answer["data"][at]["embedding"].as_array().unwrap();
+            values.iter().map(|value| value.as_f64().unwrap()).collect()
+        };
+        [vector(0), vector(1), vector(2)]
+    };
+    let (mean, first, last) = (embed(1), embed(2), embed(3));
+    let far = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    // Of one token all are the same; behind others, the first token's state does not change.
+    for (one, same) in [(&mean[1], &last[1]), (&first[1], &last[1]), (&first[0], &last[1])] {
+        assert!(far(one, same) < 1e-4, "{}", far(one, same));
+    }
+    assert!(far(&last[0], &last[1]) > 1e-2 && far(&mean[0], &last[0]) > 1e-2);
+    // The mean of two tokens lies between their states, which the others give: in their plane.
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let (a, b, between) = (&last[1], &last[2], &mean[2]);
+    let (ab, a_mean, b_mean) = (dot(a, b), dot(a, between), dot(b, between));
+    let (x, y) = ((a_mean - ab * b_mean) / (1.0 - ab * ab), (b_mean - ab * a_mean) / (1.0 - ab * ab));
+    let plane: Vec<f64> = a.iter().zip(b).map(|(a, b)| x * a + y * b).collect();
+    assert!(x > 0.0 && y > 0.0 && far(&plane, between) < 1e-4, "{x} {y} {}", far(&plane, between));
+}
+
+/// A line is written when its response has ended: it has the time and the tokens of a stream.
+#[test]
+fn streams_are_logged_with_their_tokens() {
+    let mut server = start(&["--log", "json"], "");
+    let body = json!({ "prompt": "Once upon a time", "max_tokens": 9, "temperature": 0, "stream": true });
+    let (status, text) = server.request("POST", "/v1/completions", "", &body.to_string());
+    assert!(status == 200 && text.contains("[DONE]"), "{text}");
+    let mut stderr = server.child.stderr.take().unwrap();
+    assert_eq!(server.end(), Some(0));
+    let mut text = String::new();
+    stderr.read_to_string(&mut text).unwrap();
+    let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let line = lines.iter().find(|line| line["path"] == "/v1/completions").expect(&text);
+    assert_eq!((&line["model"], &line["completion_tokens"]), (&json!("builtin"), &json!(9)), "{line}");
+    assert_eq!((&line["status"], &line["cut"]), (&json!(200), &json!(false)), "{line}");
+    assert!(line["ms"].as_f64().unwrap() > 0.0, "{line}");
 }
 
 #[test]

@@ -57,6 +57,10 @@ fn a_story_is_the_same_with_some_layers_on_the_gpu() {
 
     let (_, stderr, code) = tell("wgpu", &["--gpu-memory", "1MB"]);
     assert!(code == Some(1) && stderr.contains("not enough memory"), "{stderr}");
+    // What helps, by its options.
+    for option in ["--context N", "--kv q8_0", "--gpu-layers auto"] {
+        chosen(option, &stderr);
+    }
     let (_, stderr, code) = tell("cpu", &["--gpu-layers", "2"]);
     assert!(
         code == Some(2) && stderr.contains("--gpu-layers needs a GPU, and the device is cpu"),
@@ -90,7 +94,10 @@ fn a_text_is_the_same_on_ranks() {
     assert!(code == Some(2) && stderr.contains(refused), "{code:?} {stderr}");
     assert!(stderr.contains("possible numbers of ranks: 1, 2, 4"), "{stderr}");
     let (_, stderr, code) = tell("cpu", &["--tensor-parallel", "3", "--devices", "cpu,cpu"]);
-    assert!(code == Some(2) && stderr.contains("there is one rank for each device"), "{stderr}");
+    assert!(
+        code == Some(2) && stderr.contains("--tensor-parallel 3 needs 3 devices, but --devices lists 2"),
+        "{stderr}"
+    );
     let (_, stderr, code) = tell("cpu", &["--tensor-parallel", "2", "--gpu-layers", "1"]);
     assert!(code == Some(2) && stderr.contains("cannot be used with"), "{stderr}");
 }
@@ -123,7 +130,13 @@ fn a_prompt_is_an_argument_an_option_or_standard_input_or_missing() {
     }
     assert_eq!(piped(&with(&[]), "Once upon a time\n").0, whole);
     assert_eq!(run(&with(&["Once upon a time", "--quiet"])).0, answer);
-    // Without one, a story of its own.
+    // The built-in model has a name, which comes before the model of the configuration.
+    let builtin = with(&["builtin", "Once upon a time"]);
+    let (named, stderr, code) =
+        output(fulmen(&builtin).stdin(Stdio::null()).env("FULMEN_MODEL", "/none.gguf"));
+    assert_eq!((named.as_str(), code), (whole.as_str(), Some(0)), "{stderr}");
+    assert_eq!(run(&with(&["builtin"])).0, run(&with(&[])).0);
+    // Without a prompt, a story of its own.
     let (own, stderr, code) = run(&with(&[]));
     assert!(code == Some(0) && own.len() > 40, "{own}{stderr}");
     assert_eq!(run(&with(&["-p", ""])).0, own);
@@ -151,6 +164,7 @@ fn a_story_is_told_in_turns() {
     let lines = "Once upon a time\n\n/clear\nThe little fox\n/stats\n";
     let (stdout, stderr, code) = piped(&args, lines);
     assert_eq!(code, Some(0), "{stderr}");
+    let stdout_of_lines = stdout.clone();
     let told: Vec<&str> = stdout.lines().collect();
     assert_eq!(told.len(), 3, "{stdout}");
     assert!(told[0].starts_with("Once upon a time") && told[0].len() > 30, "{stdout}");
@@ -160,6 +174,7 @@ fn a_story_is_told_in_turns() {
     let (stdout, stderr, code) = piped(&args, &"\n".repeat(40));
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stderr.matches("(the end").count() >= 2, "{stdout}{stderr}");
+    assert_eq!(piped(&[&args[..], &["builtin"]].concat(), lines).0, stdout_of_lines);
     let (_, stderr, code) = piped(&["chat", "--device", "cpu", "--system", "Be brief."], "Hi\n");
     assert!(code == Some(1) && stderr.contains("no chat template"), "{stderr}");
 }

@@ -79,6 +79,7 @@ fn templates_are_exact_in_a_pipe_and_escaped_on_a_terminal() {
     assert!(text.starts_with(HOSTILE) && text.contains("\x1b[1m"), "{text:?}");
     let (seen, _) = shown(&args);
     assert!(seen.starts_with(ESCAPED) && seen.contains(r"\x1b[1m") && !seen.contains('\x1b'), "{seen:?}");
+    assert_eq!(seen, format!("{}\n", text.replace(HOSTILE, ESCAPED).replace('\x1b', r"\x1b")));
 }
 
 #[test]
@@ -119,6 +120,34 @@ fn metadata_is_escaped_on_a_terminal() {
         assert!(!seen.contains("\x1b[2J"), "{seen:?}");
         assert!(seen.contains(r"\x1b[2J") || seen.contains(r"\u001b[2J"), "{seen:?}");
     }
+}
+
+#[test]
+fn tensor_names_are_escaped_on_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf").display().to_string();
+    assert_eq!(piped(&["synth", "tiny-qwen3", &path]).2, Some(0));
+    // The name of a tensor, by one of the same length. Colors would pass in a text of our own.
+    let mut bytes = fs::read(&path).unwrap();
+    let name = b"output_norm.weight";
+    let at = bytes.windows(name.len()).position(|window| window == name).unwrap();
+    let hostile: Vec<u8> = b"\x1b[31m".iter().copied().cycle().take(name.len()).collect();
+    bytes[at..at + name.len()].copy_from_slice(&hostile);
+    fs::write(&path, bytes).unwrap();
+    let (seen, code) = shown(&["quantize", &path, "--type", "q4_0", "--dry-run"]);
+    assert_eq!(code, Some(0), "{seen}");
+    assert!(seen.contains(r"\x1b[31m") && !seen.contains('\x1b'), "{seen:?}");
+}
+
+#[test]
+fn a_text_that_is_typed_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = bytes_tokenizer(folder.path());
+    let mut terminal = Terminal::start(&mut fulmen(&["tokenize", &model, "--ids"]));
+    terminal.wait_for("a line with Ctrl-D alone ends it");
+    terminal.send(b"ab\n\x04");
+    let (seen, code) = terminal.finish();
+    assert!(code == Some(0) && seen.contains("97 98 10"), "{seen:?}");
 }
 
 /// Random weights draw control characters, too.

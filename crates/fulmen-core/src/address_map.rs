@@ -60,6 +60,12 @@ pub trait LookUp {
         let _ = dtype;
         1
     }
+
+    /// An error if no kernel reads weights and embedding tables of this type.
+    fn check_weight_type(&self, dtype: DType) -> Result<(), BackendError> {
+        let _ = dtype;
+        Ok(())
+    }
 }
 
 /// One allocation or import.

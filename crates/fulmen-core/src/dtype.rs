@@ -45,10 +45,20 @@ pub enum DType {
     IQ4_NL,
     /// 256 elements, 4 bits each, indices of the same table, 6-bit scales per 32.
     IQ4_XS,
+    /// 256 elements, 8-bit indices of 8 elements of a grid and signs, 4-bit scales per 32.
+    IQ2_XXS,
+    /// 256 elements, 9-bit indices of 8 elements of a grid and signs, 4-bit scales per 16.
+    IQ2_XS,
+    /// 256 elements, 10-bit indices of 8 elements of a grid and signs, 4-bit scales per 16.
+    IQ2_S,
+    /// 256 elements, 8-bit indices of 4 elements of a grid and signs, 4-bit scales per 32.
+    IQ3_XXS,
+    /// 256 elements, 9-bit indices of 4 elements of a grid and signs, 4-bit scales per 32.
+    IQ3_S,
 }
 
 /// One row per type: the type, its name, its GGML number (if GGUF has one), elements and bytes per block.
-const TABLE: [(DType, &str, Option<u32>, usize, usize); 18] = [
+const TABLE: [(DType, &str, Option<u32>, usize, usize); 23] = [
     (DType::F32, "F32", Some(0), 1, 4),
     (DType::F16, "F16", Some(1), 1, 2),
     (DType::BF16, "BF16", Some(30), 1, 2),
@@ -67,6 +77,11 @@ const TABLE: [(DType, &str, Option<u32>, usize, usize); 18] = [
     (DType::MXFP4, "MXFP4", Some(39), 32, 17),
     (DType::IQ4_NL, "IQ4_NL", Some(20), 32, 18),
     (DType::IQ4_XS, "IQ4_XS", Some(23), 256, 136),
+    (DType::IQ2_XXS, "IQ2_XXS", Some(16), 256, 66),
+    (DType::IQ2_XS, "IQ2_XS", Some(17), 256, 74),
+    (DType::IQ2_S, "IQ2_S", Some(22), 256, 82),
+    (DType::IQ3_XXS, "IQ3_XXS", Some(18), 256, 98),
+    (DType::IQ3_S, "IQ3_S", Some(21), 256, 110),
 ];
 
 /// Why a type or a size was refused.
@@ -139,6 +154,14 @@ pub enum DTypeError {
         /// The index of the first such value.
         index: usize,
     },
+    /// An importance by which no error can be weighted.
+    #[error("quantize: the importance at index {index} is negative or not finite ({dtype})")]
+    Importance {
+        /// The type to quantize to.
+        dtype: DType,
+        /// The index of the first such importance.
+        index: usize,
+    },
 }
 
 fn known_ids() -> String {
@@ -193,6 +216,13 @@ impl DType {
     /// Whether elements are stored in blocks with shared scales.
     pub const fn is_quantized(self) -> bool {
         self.block_len() > 1
+    }
+
+    /// Whether [`quantize`](crate::quant::quantize) can write this type. The others have no values
+    /// ([`DType::U32`]) or are only read.
+    pub const fn can_encode(self) -> bool {
+        use DType::{IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, U32};
+        !matches!(self, U32 | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S)
     }
 
     /// Whether it is a floating-point type.

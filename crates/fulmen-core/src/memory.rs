@@ -57,6 +57,13 @@ pub trait DeviceMemory {
         self.import(bytes)
     }
 
+    /// Whether the device has kernels for weights of this type. Calls with others are
+    /// [`BackendError::Unsupported`].
+    fn supports_weight(&self, dtype: DType) -> bool {
+        let _ = dtype;
+        true
+    }
+
     /// Bytes that a weight of this type and shape takes when it is imported: more than those of its blocks
     /// where a backend converts them to another type.
     fn weight_bytes(&self, dtype: DType, rows: u32, width: u32) -> u64 {

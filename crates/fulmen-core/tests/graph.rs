@@ -134,8 +134,8 @@ fn rope_gets_positions_and_copy_copies_all_rows() {
     let positions = g.add_index_leaf(0xE000, 4);
     let rope = Some(RopeSpec::new(RopePairing::NeoX, 128, 1e6));
     let params = OpParams { rope, ..OpParams::default() };
-    let turned = g.add_op(TensorOp::Rope, 0x2000, [128, 12, 4, 0], vec![x, positions], params);
-    g.add_op(TensorOp::Copy, 0x3000, ROW, vec![turned], OpParams::default());
+    let rotated = g.add_op(TensorOp::Rope, 0x2000, [128, 12, 4, 0], vec![x, positions], params);
+    g.add_op(TensorOp::Copy, 0x3000, ROW, vec![rotated], OpParams::default());
     assert_eq!(execute_graph(&g, &mut Counting::default()).unwrap(), 2);
 }
 

@@ -1,13 +1,13 @@
 //! Encoding: its error against a plain min/max quantizer, its limits, and what it refuses.
 
-use fulmen_core::quant::{self, Block};
+use fulmen_core::quant::{self, Block, Decode};
 use fulmen_core::{DType, DTypeError};
 use half::f16;
 
 const ELEMENTS: usize = 64 * 256;
 
 fn stored_types() -> impl Iterator<Item = DType> {
-    DType::ALL.into_iter().filter(|dtype| *dtype != DType::U32)
+    DType::ALL.into_iter().filter(|dtype| dtype.can_encode())
 }
 
 fn gaussian(rng: &mut fastrand::Rng) -> f32 {
@@ -80,6 +80,7 @@ fn plain_quantizer(dtype: DType, values: &[f32]) -> Vec<f32> {
         DType::MXFP4 => plain_mxfp4(values),
         DType::IQ4_NL => plain_iq4(values, None),
         DType::IQ4_XS => plain_iq4(values, Some(32.0)),
+        DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS | DType::IQ3_S => unreachable!(),
     }
 }
 
@@ -255,9 +256,13 @@ fn values_that_are_not_finite_are_refused() {
 
 #[test]
 fn lengths_and_types_are_checked() {
-    let unsupported = |call| Err(DTypeError::Unsupported { call, dtype: DType::U32 });
-    assert_eq!(quant::quantize_to_vec(DType::U32, &[0.0]), unsupported("quantize"));
-    assert_eq!(quant::quantize(DType::U32, &[0.0], &mut [0; 4]).map(|()| vec![]), unsupported("quantize"));
+    for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.can_encode()) {
+        let unsupported = DTypeError::Unsupported { call: "quantize", dtype };
+        let (values, mut out) = (vec![0.0; dtype.block_len()], vec![0; dtype.block_bytes()]);
+        assert_eq!(quant::quantize_to_vec(dtype, &values), Err(unsupported.clone()));
+        assert_eq!(quant::quantize(dtype, &values, &mut out), Err(unsupported.clone()));
+        assert_eq!(quant::quantize_weighted(dtype, &values, &values, &mut out), Err(unsupported));
+    }
     assert!(quant::dequantize(DType::U32, &[0; 4], &mut [0.0]).is_err());
     for dtype in stored_types() {
         let (elements, size) = (2 * dtype.block_len(), 2 * dtype.block_bytes());
@@ -318,7 +323,10 @@ fn extreme_values_stay_finite() {
 /// gives the same bytes.
 #[test]
 fn accessors_agree_with_decoding() {
-    fn check<B: Block<N>, const N: usize>(group: usize, parts: impl Fn(&B) -> (B, [i8; N], Vec<(f32, f32)>)) {
+    fn check<B: Decode<N>, const N: usize>(
+        group: usize,
+        parts: impl Fn(&B) -> (B, [i8; N], Vec<(f32, f32)>),
+    ) {
         let mut rng = fastrand::Rng::with_seed(11);
         for _ in 0..50 {
             let bytes: Vec<u8> = (0..size_of::<B>()).map(|_| rng.u8(..)).collect();
@@ -371,6 +379,18 @@ fn accessors_agree_with_decoding() {
     check::<quant::BlockIQ4_XS, 256>(32, |b| {
         (*b, b.quants(), (0..8).map(|j| (b.d() * f32::from(b.scale(j)), 0.0)).collect())
     });
+    macro_rules! check_grid {
+        ($block:ident, $groups:literal) => {
+            check::<quant::$block, 256>(256 / $groups, |b| {
+                (*b, b.quants(), (0..$groups).map(|j| (b.d() * b.factor(j), 0.0)).collect())
+            });
+        };
+    }
+    check_grid!(BlockIQ2_XXS, 8);
+    check_grid!(BlockIQ2_XS, 16);
+    check_grid!(BlockIQ2_S, 16);
+    check_grid!(BlockIQ3_XXS, 8);
+    check_grid!(BlockIQ3_S, 8);
     macro_rules! check_min {
         ($block:ident, $groups:literal) => {
             check::<quant::$block, 256>(256 / $groups, |b| {
@@ -393,5 +413,56 @@ fn q8_k_sums_its_quants() {
     for j in 0..16 {
         let sum: i16 = block.qs[j * 16..][..16].iter().map(|q| i16::from(*q)).sum();
         assert_eq!(block.bsum(j), sum);
+    }
+}
+
+/// Sums of uniform numbers by integer arithmetic, the same on every machine, with some outliers.
+fn portable_values() -> Vec<f32> {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut value = || {
+        let sum: i64 = (0..4).map(|_| (next() >> 44) as i64 - (1 << 19)).sum();
+        let outlier = if next() % 61 == 0 { 6.0 } else { 1.0 };
+        sum as f32 / (1 << 22) as f32 * outlier
+    };
+    (0..ELEMENTS).map(|_| value()).collect()
+}
+
+/// FNV-1a.
+fn hash(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// The bits that the encoders write: a model quantized today is the same file as one of yesterday.
+#[test]
+fn encoders_write_the_same_bits_as_ever() {
+    let golden = [
+        (DType::F32, 0x46f0_6db3_4563_fe83),
+        (DType::F16, 0xd82b_b053_365b_4466),
+        (DType::BF16, 0xe93d_a1d9_0173_64bb),
+        (DType::Q4_0, 0x18dc_f72e_24f9_832d),
+        (DType::Q4_1, 0xbbe1_2238_5763_dd04),
+        (DType::Q5_0, 0x8906_bb67_a0b8_1d08),
+        (DType::Q5_1, 0x22d2_f23c_114a_38b1),
+        (DType::Q8_0, 0xa12d_cb88_5431_1ede),
+        (DType::Q2_K, 0x78c7_611a_6486_4d35),
+        (DType::Q3_K, 0x782d_60df_cade_4bf3),
+        (DType::Q4_K, 0x8ee6_15b3_ad8c_e61d),
+        (DType::Q5_K, 0xc35a_7350_7061_dea7),
+        (DType::Q6_K, 0x3c3a_0c79_9221_88d3),
+        (DType::Q8_K, 0x0945_a545_2994_f7f5),
+        (DType::MXFP4, 0x8dd4_e39e_9a7d_e141),
+        (DType::IQ4_NL, 0x6479_8f76_6f96_1d36),
+        (DType::IQ4_XS, 0xcdaa_5e07_9d9c_8bf1),
+    ];
+    let values = portable_values();
+    for (dtype, bits) in golden {
+        assert_eq!(hash(&quant::quantize_to_vec(dtype, &values).unwrap()), bits, "{dtype}");
     }
 }

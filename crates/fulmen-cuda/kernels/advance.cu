@@ -1,6 +1,11 @@
 // Advances each sequence by the token that was sampled: it becomes the input of the next step, the position
-// grows by one, and the token is appended to the history. One thread per row, blocks of 128. Latency-bound.
-// Launch: advance.rs.
+// grows by one, and the token is appended to the history. Element-wise: one thread per row, blocks of 128.
+// Launched by src/kernels/advance.rs.
+//
+// Layouts: in the struct below, u32.
+// Preconditions: none. A row with a sequence out of range is reported and left as it is; positions stay below
+// the capacity.
+// Bound: launch latency. Not measured.
 #include "common.cuh"
 
 struct AdvanceArgs {

@@ -6,7 +6,9 @@
 // - argmax: grid rows x parts (up to 128 parts of about 4096 elements), up to 1024 threads; warp shuffles,
 //   then one value per warp through shared memory. With one part it writes the index, else a key per part.
 // - argmax_of_parts: one warp per row reduces the keys of its parts.
-// Bound by reading x once; latency for one row. Launch: argmax.rs.
+// Layouts: x [rows, width] f32; keys [rows, parts]; indices [rows]. Launched by src/kernels/argmax.rs.
+// Preconditions: none.
+// Bound: memory bandwidth, x is read once; latency for one row. Not measured.
 #include "ordered_key.cuh"
 
 struct ArgmaxArgs {

@@ -3,8 +3,8 @@
 
 #include "attention_decode_epilogue.cuh"
 
-// Blocks per row and KV head in mixed steps.
-constexpr int MIXED_CLUSTER = HAS_CLUSTERS ? 2 : 1;
+// Blocks per row and KV head, or part of its query heads, in mixed steps.
+constexpr int MIXED_SPLITS = HAS_CLUSTERS ? 2 : 1;
 
 // One row; the blocks of a cluster have arrived at its barrier.
 template <typename Block>
@@ -15,7 +15,7 @@ DEVICE void decode_row(const AttentionDecodeArgs& args, typename Block::Shared& 
         // A later kernel may rely on this one to have waited for all before it.
         pdl_wait();
         block.clear_output();
-        if constexpr (HAS_CLUSTERS && Block::CLUSTER > 1) cluster_wait();
+        if constexpr (HAS_CLUSTERS && Block::SPLITS > 1) cluster_wait();
         return;
     }
     TileLoader<Block> loader(block);
@@ -47,12 +47,12 @@ DEVICE void attention_decode(const AttentionDecodeArgs& args) {
     __shared__ typename Block::Shared shared;
     __shared__ typename Block::ClusterPartials partials;
     pdl_launch_dependents();
-    if constexpr (HAS_CLUSTERS && Block::CLUSTER > 1) cluster_arrive();
+    if constexpr (HAS_CLUSTERS && Block::SPLITS > 1) cluster_arrive();
     // The step's weights have evicted the gammas from L2: prefetched before anything is waited for.
-    if (HAS_CLUSTERS && threadIdx.x == 0 && blockIdx.x % Block::CLUSTER == 0) {
+    if (HAS_CLUSTERS && threadIdx.x == 0 && blockIdx.x % Block::SPLITS == 0) {
         if (args.q_gamma) cp_async_bulk_prefetch_l2_covering(args.q_gamma, Block::HEAD_DIM * 4);
         if (args.k_gamma) cp_async_bulk_prefetch_l2_covering(args.k_gamma, Block::HEAD_DIM * 4);
-        if (Block::SCORES && args.scores.sinks)
+        if (Block::SCORE_MODS && args.scores.sinks)
             cp_async_bulk_prefetch_l2_covering(args.scores.sinks, args.n_heads * 4);
     }
     decode_row<Block>(args, shared, partials, rings, blockIdx.y);
@@ -71,30 +71,30 @@ DEVICE void attention_decode_mixed(const AttentionDecodeArgs& args) {
     for (u32 row = blockIdx.y; row < rows; row += gridDim.y) {
         // The other blocks of the cluster send their partial results after this, so they do not overwrite
         // those of the previous row while they are read.
-        if constexpr (HAS_CLUSTERS && Block::CLUSTER > 1) cluster_arrive();
+        if constexpr (HAS_CLUSTERS && Block::SPLITS > 1) cluster_arrive();
         decode_row<Block>(args, shared, partials, rings, row);
         __syncthreads();
     }
 }
 
-// Whether the kernels of a file are those with SCORES.
-#ifndef DECODE_SCORES
-#define DECODE_SCORES false
+// Whether the kernels of a file have score modifiers.
+#ifndef DECODE_SCORE_MODS
+#define DECODE_SCORE_MODS false
 #endif
 
 // TYPE: of the cache. FILE and NAME: of the kernel, before and after its head size.
-#define DECODE_KERNEL_OF(TYPE, FILE, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW, ...)                   \
-    extern "C" __global__ void __launch_bounds__(decode_warps<TYPE, HEAD_DIM>() * 32, ##__VA_ARGS__)     \
-        FILE##_##HEAD_DIM##_##NAME(const __grid_constant__ AttentionDecodeArgs args) {                   \
-        attention_decode<DecodeBlock<TYPE, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW, DECODE_SCORES>>(args); \
+#define DECODE_KERNEL_OF(TYPE, FILE, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW, ...)                       \
+    extern "C" __global__ void __launch_bounds__(decode_warps<TYPE, HEAD_DIM>() * 32, ##__VA_ARGS__)        \
+        FILE##_##HEAD_DIM##_##NAME(const __grid_constant__ AttentionDecodeArgs args) {                      \
+        attention_decode<DecodeBlock<TYPE, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW, DECODE_SCORE_MODS>>(args); \
     }
-#define DECODE_KERNEL(TYPE, FILE, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW) \
-    DECODE_KERNEL_OF(TYPE, FILE, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)
-#define DECODE_MIXED_KERNEL(TYPE, FILE, HEAD_DIM, STAGES)                                                 \
-    extern "C" __global__ void __launch_bounds__(decode_warps<TYPE, HEAD_DIM>() * 32)                     \
-        FILE##_##HEAD_DIM##_mixed(const __grid_constant__ AttentionDecodeArgs args) {                     \
-        attention_decode_mixed<DecodeBlock<TYPE, HEAD_DIM, MIXED_CLUSTER, STAGES, false, DECODE_SCORES>>( \
-            args);                                                                                        \
+#define DECODE_KERNEL(TYPE, FILE, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW) \
+    DECODE_KERNEL_OF(TYPE, FILE, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW)
+#define DECODE_MIXED_KERNEL(TYPE, FILE, HEAD_DIM, STAGES)                                                    \
+    extern "C" __global__ void __launch_bounds__(decode_warps<TYPE, HEAD_DIM>() * 32)                        \
+        FILE##_##HEAD_DIM##_mixed(const __grid_constant__ AttentionDecodeArgs args) {                        \
+        attention_decode_mixed<DecodeBlock<TYPE, HEAD_DIM, MIXED_SPLITS, STAGES, false, DECODE_SCORE_MODS>>( \
+            args);                                                                                           \
     }
 // Without clusters.
 #define COMBINE_KERNEL(HEAD_DIM)                                                                \

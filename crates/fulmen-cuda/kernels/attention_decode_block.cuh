@@ -1,5 +1,5 @@
-// Decode attention (attention_decode.cu): arguments, a head in the registers of a warp, and what all stages
-// of a block know.
+// Decode attention (attention_decode.cu): arguments, a head in the registers of a warp, and the state of a
+// block that prologue, mainloop and epilogue share.
 #pragma once
 
 #include "attention_scores.cuh"
@@ -41,9 +41,9 @@ struct AttentionDecodeArgs {
     u8* v_cache;
     float* q_out;  // the rotated queries; may be `q`
     float* out;
-    u8* out_q8;             // the output as q8 activations, if there is one row; or null
-    u8* out_f16[K_ORDERS];  // an eighth of the output as f16 fragments in both orders, or as panels in the
-    float* out_f16_scales;  // first, with scales of 8; or null
+    u8* out_q8;             // [1, n_heads * head_dim] as q8 activations, or null
+    u8* out_f16[K_ORDERS];  // out / 8 as f16 fragments in both K orders, or as panels in [0]; or null
+    float* out_f16_scales;  // [rows], all 8; or null
     Fault* fault;
     RopeArgs rope;
     float epsilon;
@@ -53,7 +53,7 @@ struct AttentionDecodeArgs {
     u32 capacity;
     u32 n_seqs;
     u32 fused_store;  // 0: q is rotated, and the new keys and values are in the cache
-    u32 splits;       // blocks per row and KV head
+    u32 splits;       // blocks per row and part of a KV head's query heads
     u32 n_pages;
     u32 rows;
     // Without clusters, if there are several splits:
@@ -62,7 +62,7 @@ struct AttentionDecodeArgs {
     const u32* work;  // of a mixed step: its first entry is the number of rows that decode
     u32 panel_rows;   // padded rows of the panels; 0 for fragments
     u32 panel_order;
-    ScoreArgs scores;  // only read by kernels with SCORES and by those that combine splits
+    ScoreArgs scores;  // only read by kernels with SCORE_MODS and by those that combine splits
 };
 #include "layout/attention_decode_block.cuh"
 
@@ -194,11 +194,11 @@ DEVICE void store_f16_fragment(const AttentionDecodeArgs& args, u32 row, u32 at,
         store_fragment_x4(args.out_f16[order], order, padded_rows(args.rows), row, at, four, sum);
 }
 
-// ---- Block: what all stages of the kernel know ----
+// ---- Block: state shared by prologue, mainloop and epilogue ----
 
-// What depends on the type of the cache; attention_decode_f16.cuh and attention_decode_q8_0.cuh specialize
-// them. KvTile: the layout of a tile in global and shared memory, the queries of a block in shared memory,
-// and stores to both. TileCopy: requests a tile. TileMath: S = Q K^T and O += P V of a warp.
+// What depends on the type of the cache; attention_decode_{f16,f32,q8_0}.cuh specialize them. KvTile: the
+// layout of a tile in global and shared memory, the queries of a block in shared memory, and stores to both.
+// TileCopy: requests a tile. TileMath: S = Q K^T and O += P V of a warp.
 template <KvType TYPE, int HEAD_DIM>
 struct KvTile;
 template <typename Block, KvType TYPE>
@@ -206,15 +206,17 @@ struct TileCopy;
 template <typename Block, KvType TYPE>
 struct TileMath;
 
-// STAGES: tiles in a warp's ring. SINGLE_ROW: the grid has one row, and the code is kept as short as
-// possible. SCORES: there may be a window, soft capping, a temperature or sinks.
-template <KvType TYPE_, int HEAD_DIM_, int CLUSTER_, int STAGES_, bool SINGLE_ROW_, bool SCORES_>
+// SPLITS: blocks among which the context of a row is split (split-KV): a cluster where HAS_CLUSTERS, blocks
+// that leave their results in global memory otherwise. STAGES: tiles in a warp's ring. SINGLE_ROW: the grid
+// has one row, and the code is kept as short as possible. SCORE_MODS: there may be score modifiers
+// (attention_scores.cuh).
+template <KvType TYPE_, int HEAD_DIM_, int SPLITS_, int STAGES_, bool SINGLE_ROW_, bool SCORE_MODS_>
 struct DecodeBlock {
     static constexpr KvType TYPE = TYPE_;
-    static constexpr int HEAD_DIM = HEAD_DIM_, CLUSTER = CLUSTER_, STAGES = STAGES_;
-    static constexpr bool SINGLE_ROW = SINGLE_ROW_, SCORES = SCORES_;
+    static constexpr int HEAD_DIM = HEAD_DIM_, SPLITS = SPLITS_, STAGES = STAGES_;
+    static constexpr bool SINGLE_ROW = SINGLE_ROW_, SCORE_MODS = SCORE_MODS_;
     static constexpr int WARPS = decode_warps<TYPE, HEAD_DIM>(), THREADS = WARPS * 32;
-    static constexpr int TILES_PER_ROUND = CLUSTER * WARPS;
+    static constexpr int TILES_PER_ROUND = SPLITS * WARPS;
     static constexpr float MASKED = -1e30f;
     using Head = WarpHead<HEAD_DIM>;
     using Tile = KvTile<TYPE, HEAD_DIM>;
@@ -225,13 +227,13 @@ struct DecodeBlock {
         float q_scale[MAX_GROUP];
         float warp_max[WARPS][MAX_GROUP], warp_sum[WARPS][MAX_GROUP], block_max[MAX_GROUP];
         float2 cos_sin[SINGLE_ROW ? HEAD_DIM / 2 : 1];
-        float sinks[SCORES ? MAX_GROUP : 1];  // in base 2
+        float sinks[SCORE_MODS ? MAX_GROUP : 1];  // in base 2
     };
 
     // What the blocks of the cluster have accumulated for the slice of O that this block finishes.
-    static constexpr int SENDERS = HAS_CLUSTERS ? CLUSTER : 1;
+    static constexpr int SENDERS = HAS_CLUSTERS ? SPLITS : 1;
     struct ClusterPartials {
-        float o[SENDERS][MAX_GROUP * HEAD_DIM / CLUSTER], max[SENDERS][MAX_GROUP], sum[SENDERS][MAX_GROUP];
+        float o[SENDERS][MAX_GROUP * HEAD_DIM / SPLITS], max[SENDERS][MAX_GROUP], sum[SENDERS][MAX_GROUP];
     };
 
     const AttentionDecodeArgs& args;
@@ -239,8 +241,9 @@ struct DecodeBlock {
     ClusterPartials& partials;
     u8* const rings;  // of all warps
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-    const u32 rank = blockIdx.x % CLUSTER, row;
-    const HeadPart part = HeadPart::of<SINGLE_ROW>(args, blockIdx.x / CLUSTER);
+    const u32 split = blockIdx.x % SPLITS;  // also the block's rank in its cluster
+    const u32 row;
+    const HeadPart part = HeadPart::of<SINGLE_ROW>(args, blockIdx.x / SPLITS);
     const u32 kv_head = part.kv_head, group = part.heads;
     const bool neox = args.rope.neox;
 
@@ -255,25 +258,25 @@ struct DecodeBlock {
     // Positions below this are in the cache when the kernel starts.
     const u32 cached = valid ? position + (args.fused_store ? 0 : 1) : 0;
     // The first position that the row sees.
-    const u32 visible = SCORES ? args.scores.first_visible(position) : 0;
+    const u32 first_visible = SCORE_MODS ? args.scores.first_visible(position) : 0;
     const u32 tiles = valid ? position / TILE + 1 : 0, last_tile = position / TILE,
               first_tile = first_tile_of(warp);
     const u32 ring = shared_address(rings) + warp * STAGES * STAGE_BYTES;
 
     // The first tile of a warp, which has every TILES_PER_ROUND-th: the first that the row sees some of.
     DEVICE u32 first_tile_of(u32 warp) const {
-        const u32 first = rank + CLUSTER * warp;
-        if (!SCORES) return first;
-        const u32 behind = visible / TILE - min(visible / TILE, first);
+        const u32 first = split + SPLITS * warp;
+        if (!SCORE_MODS) return first;
+        const u32 behind = first_visible / TILE - min(first_visible / TILE, first);
         return first + (behind + TILES_PER_ROUND - 1) / TILES_PER_ROUND * TILES_PER_ROUND;
     }
 
     // The round in which a warp has a tile.
     DEVICE u32 round_of(u32 tile, u32 warp) const {
-        return (SCORES ? tile - first_tile_of(warp) : tile) / TILES_PER_ROUND;
+        return (SCORE_MODS ? tile - first_tile_of(warp) : tile) / TILES_PER_ROUND;
     }
 
-    DEVICE bool sees(u32 at) const { return at <= position && (!SCORES || at >= visible); }
+    DEVICE bool sees(u32 at) const { return at <= position && (!SCORE_MODS || at >= first_visible); }
 
     // Bytes from the start of a cache to this KV head of a page.
     DEVICE u64 page_offset(u32 page) const {
@@ -294,7 +297,7 @@ struct DecodeBlock {
 
     // The output of an inactive row.
     DEVICE void clear_output() const {
-        if (rank != 0) return;
+        if (split != 0) return;
         float* out = args.out + ((u64)row * args.n_heads + part.first_head) * HEAD_DIM;
 #pragma unroll 1
         for (u32 at = threadIdx.x; at < group * HEAD_DIM; at += THREADS) out[at] = 0;

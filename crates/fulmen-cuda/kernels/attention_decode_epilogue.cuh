@@ -13,7 +13,7 @@ DEVICE u64 partial_offset(const AttentionDecodeArgs& args, u32 row, u32 part, u3
 
 template <typename Block>
 struct Epilogue {
-    static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
+    static constexpr int HEAD_DIM = Block::HEAD_DIM, SPLITS = Block::SPLITS, STAGES = Block::STAGES;
     static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
 
     const Block& block;
@@ -21,8 +21,8 @@ struct Epilogue {
 
     DEVICE Epilogue(const Block& block, const Mainloop<Block>& mainloop) : block(block), mainloop(mainloop) {}
 
-    // Brings the warps to one max per head and puts their O and sums into shared memory; O reuses that of the
-    // rings.
+    // Rescales O and the sums of all warps to the block's max per head and stores them in shared memory, O
+    // over the rings.
     DEVICE void share_warp_partials() {
         if (block.lane % 4 == 0) block.shared.warp_max[block.warp][block.lane / 4] = mainloop.row_max;
         __syncthreads();
@@ -54,7 +54,7 @@ struct Epilogue {
 
     // O / sum of a head of the group. `max`: what both are relative to.
     DEVICE float normalize(u32 head, float o, float sum, float max) const {
-        return Block::SCORES ? normalize_with_sink(o, sum, max, block.shared.sinks[head]) : o / sum;
+        return Block::SCORE_MODS ? normalize_with_sink(o, sum, max, block.shared.sinks[head]) : o / sum;
     }
 
     // Adds up the warps' partials. A single block writes the output; in a cluster each element goes to the
@@ -62,7 +62,7 @@ struct Epilogue {
     DEVICE void combine_warps(u32 slice) {
         const float* warp_o = (const float*)block.rings;
         const float inverse = __fdividef(1.0f, (float)slice);
-        if constexpr (HAS_CLUSTERS && CLUSTER > 1) cluster_wait();  // all blocks have started
+        if constexpr (HAS_CLUSTERS && SPLITS > 1) cluster_wait();  // all blocks have started
         for (u32 at = threadIdx.x; at < block.group * HEAD_DIM; at += Block::THREADS) {
             u32 head = at / HEAD_DIM;
             float o = 0, sum = 0;
@@ -71,11 +71,11 @@ struct Epilogue {
                 o += warp_o[w * MAX_GROUP * HEAD_DIM + at];
                 sum += block.shared.warp_sum[w][head];
             }
-            if (CLUSTER == 1) {
+            if (SPLITS == 1) {
                 write_output(at, normalize(head, o, sum, block.shared.block_max[head]));
             } else if constexpr (!HAS_CLUSTERS) {
                 float* to = block.args.partials +
-                            partial_offset<HEAD_DIM>(block.args, block.row, blockIdx.x / CLUSTER, block.rank);
+                            partial_offset<HEAD_DIM>(block.args, block.row, blockIdx.x / SPLITS, block.split);
                 to[at] = o;
                 if (at % HEAD_DIM == 0) {
                     to[MAX_GROUP * HEAD_DIM + head] = block.shared.block_max[head];
@@ -83,11 +83,11 @@ struct Epilogue {
                 }
             } else {
                 const u32 to = (u32)(((float)at + 0.5f) * inverse), index = at - to * slice;
-                st_shared_cluster(&block.partials.o[block.rank][index], to, o);
+                st_shared_cluster(&block.partials.o[block.split][index], to, o);
                 if (index == 0 || at % HEAD_DIM == 0) {
-                    st_shared_cluster(&block.partials.max[block.rank][head], to,
+                    st_shared_cluster(&block.partials.max[block.split][head], to,
                                       block.shared.block_max[head]);
-                    st_shared_cluster(&block.partials.sum[block.rank][head], to, sum);
+                    st_shared_cluster(&block.partials.sum[block.split][head], to, sum);
                 }
             }
         }
@@ -96,12 +96,12 @@ struct Epilogue {
     // Combines the partials of all blocks for this block's slice and writes it.
     DEVICE void combine_cluster(u32 slice) {
         for (u32 index = threadIdx.x; index < slice; index += Block::THREADS) {
-            const u32 at = block.rank * slice + index, head = at / HEAD_DIM;
+            const u32 at = block.split * slice + index, head = at / HEAD_DIM;
             float cluster_max = Block::MASKED, o = 0, sum = 0;
 #pragma unroll
-            for (int r = 0; r < CLUSTER; r++) cluster_max = fmaxf(cluster_max, block.partials.max[r][head]);
+            for (int r = 0; r < SPLITS; r++) cluster_max = fmaxf(cluster_max, block.partials.max[r][head]);
 #pragma unroll
-            for (int r = 0; r < CLUSTER; r++) {
+            for (int r = 0; r < SPLITS; r++) {
                 const float weight = exp2f(block.partials.max[r][head] - cluster_max);
                 o += weight * block.partials.o[r][index];
                 sum += weight * block.partials.sum[r][head];
@@ -113,20 +113,20 @@ struct Epilogue {
     // `query`: the warp's rotated query.
     DEVICE void run(const typename Block::Head& query) {
         share_warp_partials();
-        const u32 slice = block.group * HEAD_DIM / CLUSTER;
+        const u32 slice = block.group * HEAD_DIM / SPLITS;
         combine_warps(slice);
         if constexpr (!HAS_CLUSTERS) return;
-        if constexpr (CLUSTER > 1) {
+        if constexpr (SPLITS > 1) {
             cluster_arrive();
             cluster_wait();
         }
         // q_out may be q: all blocks have read it.
-        if (block.args.fused_store && block.rank == 0 && block.warp < block.group)
+        if (block.args.fused_store && block.split == 0 && block.warp < block.group)
             query.store(
                 block.args.q_out +
                     ((u64)block.row * block.args.n_heads + block.part.first_head + block.warp) * HEAD_DIM,
                 block.neox);
-        if constexpr (HAS_CLUSTERS && CLUSTER > 1) combine_cluster(slice);
+        if constexpr (HAS_CLUSTERS && SPLITS > 1) combine_cluster(slice);
     }
 };
 

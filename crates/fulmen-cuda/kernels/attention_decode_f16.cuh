@@ -1,5 +1,7 @@
 // Decode attention (attention_decode.cu) over an f16 cache. A tile in shared memory is 16 rows of K, then 16
 // of V; 16-byte chunk c of row r is stored at chunk c ^ (r % 8), which keeps ldmatrix free of bank conflicts.
+// Rows of 80 and 96 dims are no multiple of 128 bytes, so chunks are stored chunk-major there: chunk c of
+// rows 8 i to 8 i + 7 is one line of 128 bytes, whose rows are XOR-swizzled by c and the row's parity.
 #pragma once
 
 #include "attention_decode_block.cuh"
@@ -82,7 +84,7 @@ struct TileCopy<Block, KV_F16> {
     // Positions from `limit` on are zero-filled, since P = 0 times a stale NaN is NaN.
     DEVICE void load(u32 to, const u8* k_page, const u8* v_page, u32 tile, u32 limit) const {
         if constexpr (32 % CHUNKS != 0) {
-            load_odd(to, k_page, v_page, tile, limit);
+            load_partial_rows(to, k_page, v_page, tile, limit);
             return;
         }
         const u32 from = tile % (KV_PAGE / TILE) * (TILE * HEAD_DIM) + copy_from;
@@ -109,8 +111,8 @@ struct TileCopy<Block, KV_F16> {
         }
     }
 
-    // The same where a copy of the warp does not have whole rows.
-    static DEVICE void load_odd(u32 to, const u8* k_page, const u8* v_page, u32 tile, u32 limit) {
+    // The same where a copy of the warp does not cover whole rows.
+    static DEVICE void load_partial_rows(u32 to, const u8* k_page, const u8* v_page, u32 tile, u32 limit) {
         const u32 lane = threadIdx.x & 31, from = tile % (KV_PAGE / TILE) * TILE_BYTES;
         const u8 *k = k_page + from + lane * 16, *v = v_page + from + lane * 16;
 #pragma unroll

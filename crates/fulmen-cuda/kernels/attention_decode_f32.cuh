@@ -13,17 +13,15 @@ struct KvTile<KV_F32, HEAD_DIM> {
     static constexpr int PAGE_BYTES = KV_PAGE * HEAD_DIM * 4;  // of a head
     using Queries = typename KvTile<KV_F16, HEAD_DIM>::Queries;
 
-    // Bytes from the start of a tile to a 16-byte chunk.
+    // Bytes from the start of K, or of V, in shared memory to a 16-byte chunk.
     static DEVICE u32 key_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row & 1) * 4)) * 16; }
-    static DEVICE u32 value_offset(u32 row, u32 chunk) {
-        return TILE_BYTES + (row * CHUNKS + (chunk ^ (row & 6))) * 16;
-    }
+    static DEVICE u32 value_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row & 6))) * 16; }
 
     // Zeroes the values of the first `rows` positions of a tile in shared memory, by one warp.
     static DEVICE void clear_values(u32 lane, u32 tile, u32 rows) {
 #pragma unroll 1
         for (u32 i = lane; i < rows * CHUNKS; i += 32)
-            st_shared_v4_zero(tile + value_offset(i / CHUNKS, i % CHUNKS));
+            st_shared_v4_zero(tile + (TILE_BYTES + value_offset(i / CHUNKS, i % CHUNKS)));
     }
 
     // Stores the new key or value at a position, by one warp: in its page, if that is not null, and in the
@@ -38,7 +36,7 @@ struct KvTile<KV_F32, HEAD_DIM> {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const u32 dim = half ? head.second_dim(j, neox) : head.first_dim(j, neox);
-                const u32 at = is_key ? key_offset(row, dim / 4) : value_offset(row, dim / 4);
+                const u32 at = is_key ? key_offset(row, dim / 4) : TILE_BYTES + value_offset(row, dim / 4);
                 *(float*)(tile + at + dim % 4 * 4) = half ? head.second[j] : head.first[j];
             }
         }
@@ -63,10 +61,10 @@ struct TileCopy<Block, KV_F32> {
             const u32 row = (i * 32 + lane) / CHUNKS, chunk = (i * 32 + lane) % CHUNKS;
             if (tile * TILE + row < limit) {
                 cp_async_16(to + Tile::key_offset(row, chunk), k + i * 512);
-                cp_async_16(to + Tile::value_offset(row, chunk), v + i * 512);
+                cp_async_16(to + (Tile::TILE_BYTES + Tile::value_offset(row, chunk)), v + i * 512);
             } else {
                 st_shared_v4_zero(to + Tile::key_offset(row, chunk));
-                st_shared_v4_zero(to + Tile::value_offset(row, chunk));
+                st_shared_v4_zero(to + (Tile::TILE_BYTES + Tile::value_offset(row, chunk)));
             }
         }
     }
@@ -125,7 +123,8 @@ struct TileMath<Block, KV_F32> {
             float4 v[4];  // of the lane's positions
 #pragma unroll
             for (int at = 0; at < 4; at++)
-                v[at] = load(tile + Tile::value_offset(at / 2 * 8 + lane % 4 * 2 + at % 2, i * 8 + lane / 4));
+                v[at] = load(tile + (Tile::TILE_BYTES + Tile::value_offset(at / 2 * 8 + lane % 4 * 2 + at % 2,
+                                                                           i * 8 + lane / 4)));
             mma_m16n8k16_f16_rows0_7(o[4 * i], p0, p1, pack_f16x2(v[0].x, v[1].x),
                                      pack_f16x2(v[2].x, v[3].x));
             mma_m16n8k16_f16_rows0_7(o[4 * i + 1], p0, p1, pack_f16x2(v[0].y, v[1].y),

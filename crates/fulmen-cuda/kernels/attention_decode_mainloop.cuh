@@ -8,7 +8,7 @@
 
 template <typename Block>
 struct Mainloop {
-    static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
+    static constexpr int HEAD_DIM = Block::HEAD_DIM, SPLITS = Block::SPLITS, STAGES = Block::STAGES;
     static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
     static constexpr int TILES_PER_ROUND = Block::TILES_PER_ROUND;
 
@@ -38,9 +38,9 @@ struct Mainloop {
             for (int j = 0; j < 2; j++) {
                 u32 p = tile * TILE + i * 8 + block.lane % 4 * 2 + j;
                 const float score = (SINGLE_ROW ? s[i][j] : s[i][j] + s_odd[i][j]) * q_scale;
-                s[i][j] = !block.sees(p)  ? Block::MASKED
-                          : Block::SCORES ? block.args.scores.capped(score)
-                                          : score;
+                s[i][j] = !block.sees(p)      ? Block::MASKED
+                          : Block::SCORE_MODS ? block.args.scores.capped(score)
+                                              : score;
                 new_max = fmaxf(new_max, s[i][j]);
             }
         new_max = quad_max(new_max);
@@ -74,9 +74,9 @@ struct Mainloop {
             next_page = loader.head_page(++next_round);
             cp_async_wait<STAGES - 1>();
             __syncwarp();
-            if (Block::SCORES && tile * TILE < block.visible) {
+            if (Block::SCORE_MODS && tile * TILE < block.first_visible) {
                 // P = 0 times a value behind the window that is not finite would be NaN.
-                Block::Tile::clear_values(block.lane, at, block.visible - tile * TILE);
+                Block::Tile::clear_values(block.lane, at, block.first_visible - tile * TILE);
                 __syncwarp();
             }
             float s[2][2] = {}, s_odd[2][2] = {};

@@ -8,7 +8,7 @@
 
 template <typename Block>
 struct TileLoader {
-    static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
+    static constexpr int HEAD_DIM = Block::HEAD_DIM, SPLITS = Block::SPLITS, STAGES = Block::STAGES;
     static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
 
     const Block& block;
@@ -73,19 +73,19 @@ struct TileLoader {
 
 // ---- Prologue ----
 
-// Which of rows `first` to `first + 31` the block with this row's sequence and position, `rank` of `cluster`,
-// stores to the cache: those of the sequence, up to the position, whose tile is the block's. Of rows with the
-// same position the last wins. Called by whole warps; for batches of more than 32 rows in which several are
-// of one sequence.
+// Which of rows `first` to `first + 31` the block `split` of `splits` of the row with this sequence and
+// position stores to the cache: those of the sequence, up to the position, whose tile is the block's. Of rows
+// with the same position the last wins. Called by whole warps; for batches of more than 32 rows in which
+// several are of one sequence.
 __device__ __noinline__ u32 rows_to_store(const u32* positions, const u32* sequences, u32 rows, u32 first,
-                                          u32 sequence, u32 position, u32 rank, u32 cluster) {
+                                          u32 sequence, u32 position, u32 split, u32 splits) {
     const u32 lane = threadIdx.x & 31;
     auto position_of = [&](u32 row) {
         const bool same = row < rows && (sequences ? sequences[row] : 0) == sequence;
         return same ? positions[row] : ~0u;
     };
     const u32 own = position_of(first + lane);
-    bool stores = own <= position && own / TILE % cluster == rank;
+    bool stores = own <= position && own / TILE % splits == split;
 #pragma unroll 1
     for (u32 start = first; start < rows; start += 32) {
         const u32 other = position_of(start + lane);
@@ -99,11 +99,13 @@ __device__ __noinline__ u32 rows_to_store(const u32* positions, const u32* seque
 // With the fused store: whose keys and values a block stores.
 template <typename Block>
 struct NewRows {
-    static constexpr int CLUSTER = Block::CLUSTER;
+    static constexpr int SPLITS = Block::SPLITS;
     static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
 
     const Block& block;
-    u32 new_rows = 0;  // bit r: this block stores the new key and value of row r; of many rows their number
+    // The rows whose new keys and values this block stores: bit r is row r. With many_rows(), which a mask
+    // does not hold, their number.
+    u32 new_rows = 0;
     bool only_row = true;  // no other row is of this one's sequence
 
     DEVICE explicit NewRows(const Block& block) : block(block) {}
@@ -113,7 +115,7 @@ struct NewRows {
     DEVICE void find_new_rows() {
         if (!block.args.fused_store || !block.valid) return;
         if (SINGLE_ROW) {
-            new_rows = block.position / TILE % CLUSTER == block.rank;
+            new_rows = block.position / TILE % SPLITS == block.split;
             return;
         }
         u32 rows = gridDim.y, other_position = 0, other_sequence = 0;
@@ -127,7 +129,7 @@ struct NewRows {
         // Of rows with the same position the last wins.
         u32 later = __match_any_sync(~0u, other_position) & same_sequence_rows & (~1u << block.lane);
         bool stores = (same_sequence_rows >> block.lane & 1) && other_position <= block.position &&
-                      later == 0 && other_position / TILE % CLUSTER == block.rank;
+                      later == 0 && other_position / TILE % SPLITS == block.split;
         new_rows = __ballot_sync(~0u, stores);
     }
 
@@ -136,7 +138,7 @@ struct NewRows {
 
     DEVICE u32 to_store(u32 first) const {
         return rows_to_store(block.args.positions, block.args.sequences, gridDim.y, first, block.sequence,
-                             block.position, block.rank, CLUSTER);
+                             block.position, block.split, SPLITS);
     }
 
     DEVICE void find_among_many_rows(u32 rows) {
@@ -146,7 +148,7 @@ struct NewRows {
             same_sequence += !block.args.sequences || block.args.sequences[row] == block.sequence;
         only_row = __reduce_add_sync(FULL_WARP, same_sequence) == 1;
         if (only_row) {
-            new_rows = block.position / TILE % CLUSTER == block.rank;
+            new_rows = block.position / TILE % SPLITS == block.split;
         } else {
 #pragma unroll 1
             for (u32 first = 0; first < rows; first += 32) new_rows += __popc(to_store(first));
@@ -170,7 +172,7 @@ struct NewRows {
 
 template <typename Block>
 struct Prologue : NewRows<Block> {
-    static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
+    static constexpr int HEAD_DIM = Block::HEAD_DIM, SPLITS = Block::SPLITS, STAGES = Block::STAGES;
     static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
     using Head = typename Block::Head;
     using NewRows<Block>::block, NewRows<Block>::new_rows, NewRows<Block>::only_row;
@@ -225,7 +227,7 @@ struct Prologue : NewRows<Block> {
     // The scale of the scores in base 2.
     DEVICE float score_scale() const {
         const float scale = block.args.scale;
-        if constexpr (!Block::SCORES) return scale * LOG2_E;
+        if constexpr (!Block::SCORE_MODS) return scale * LOG2_E;
         const ScoreArgs& scores = block.args.scores;
         return scale * scores.temperature(block.position) * scores.base2_scale();
     }
@@ -240,9 +242,9 @@ struct Prologue : NewRows<Block> {
             if (block.args.q_gamma) query.rms_norm(block.args.q_gamma, block.neox, block.args.epsilon);
             query.rotate(cos_sin);
             // A warp may have several heads, so they are not kept for the epilogue.
-            if (!HAS_CLUSTERS && block.rank == 0)
+            if (!HAS_CLUSTERS && block.split == 0)
                 query.store(
-                    (CLUSTER == 1 ? block.args.q_out : block.args.rotated) +
+                    (SPLITS == 1 ? block.args.q_out : block.args.rotated) +
                         ((u64)block.row * block.args.n_heads + block.part.first_head + head) * HEAD_DIM,
                     block.neox);
         }
@@ -266,19 +268,19 @@ struct Prologue : NewRows<Block> {
             if (block.args.k_gamma) head.rms_norm(block.args.k_gamma, block.neox, block.args.epsilon);
             head.rotate(cos_sin);
         }
-        // A tile that was requested before lacks this position and is read after the next barrier; a later
-        // tile is loaded from the cache after that barrier.
-        const u32 owner_warp = block.last_tile / CLUSTER % Block::WARPS,
-                  stage = block.round_of(block.last_tile, owner_warp);
-        const bool loaded = only_row && stage < STAGES - 1;
-        u8* tile = block.rings + (owner_warp * STAGES + stage) * Block::STAGE_BYTES;
+        // If the row's own tile was requested before the wait, it lacks this position: write it into shared
+        // memory, too. Later tiles are loaded from the cache after the barrier.
+        const u32 owner_warp = block.last_tile / SPLITS % Block::WARPS,
+                  round = block.round_of(block.last_tile, owner_warp);
+        const bool loaded = only_row && round < STAGES - 1;
+        u8* tile = block.rings + (owner_warp * STAGES + round) * Block::STAGE_BYTES;
         Block::Tile::store_new(head, block.neox, is_key, at, block.kv_page(is_key, from_row, at), tile,
                                loaded);
     }
 
     // One warp per job: the query heads, then keys and values of the new rows.
     DEVICE void run() {
-        if (Block::SCORES && threadIdx.x < block.group)
+        if (Block::SCORE_MODS && threadIdx.x < block.group)
             block.shared.sinks[threadIdx.x] = block.args.scores.sink_of(block.part.first_head + threadIdx.x);
         const u32 jobs = block.group + (SINGLE_ROW ? 2 : 2 * this->n_new_rows());
         for (u32 job = block.warp; job < jobs; job += Block::WARPS) {

@@ -1,16 +1,17 @@
 // Decode attention (attention_decode.cu) over a Q8_0 cache: half the bytes of f16, loaded as they are.
 //
-// S = Q K^T on integer tensor cores: a query is a 16-bit integer times a power of two, hi * 256 + lo, and
-// these two bytes are rows g and g + 8 of the A operand, so one m16n8k32 MMA covers the eight query heads,
-// eight positions and the 32 dims of a scale. The sums are exact; they are multiplied by the scale in f32.
-// O += P V in f16: P is multiplied by the scale of a position and group of 32 dims, taken relative to a power
+// S = Q K^T on integer tensor cores: elements of a query are signed 15-bit integers (|q| <= 2^14) times a
+// power of two, stored as hi * 256 + lo. These two bytes are rows g and g + 8 of the A operand, so one
+// m16n8k32 MMA covers the eight query heads, eight positions and the 32 dims of a scale. The sums are exact;
+// they are multiplied by the scale in f32. O += P V in f16: P is multiplied by the scale of a position and
+// group of 32 dims, taken relative to a power
 // of two, the reference, that is not below any scale so far, so that the factors neither overflow nor become
-// subnormal; O is rescaled where the reference rises. Values v are the f16 whose bits are v + 128, subnormals
-// of (v + 128) * 2^-24, which takes no arithmetic; O is corrected at the end by the sum of P times 128.
+// subnormal; O is rescaled where the reference rises. V is not converted: v + 128 (one XOR) is used as the
+// bits of an f16, the subnormal number (v + 128) * 2^-24; the term 128 * sum(P) is subtracted at the end.
 //
 // A tile in shared memory is 16 rows of K and of V in int8, then the scales of K and of V,
 // [16][head_dim / 32] f16. Chunks are ordered so that neither ldmatrix of eight rows of K, nor a load of
-// 4 bytes of V by eight lanes in each of rows 2 t, nor cp.async has bank conflicts.
+// 4 bytes of V by eight lanes in each of rows 2 t, nor cp.async has slot conflicts.
 #pragma once
 
 #include "attention_decode_block.cuh"
@@ -22,8 +23,8 @@ template <int HEAD_DIM>
 struct KvTile<KV_Q8_0, HEAD_DIM> {
     static constexpr int GROUPS = HEAD_DIM / 32;  // dims with one scale
     static constexpr int CHUNKS = HEAD_DIM / 16;  // 16-byte chunks of a row
-    static constexpr int VALUE_BYTES = TILE * HEAD_DIM, SCALE_BYTES = TILE * GROUPS * 2;  // of K, and of V
-    static constexpr int STAGE_BYTES = (2 * (VALUE_BYTES + SCALE_BYTES) + 127) / 128 * 128;
+    static constexpr int QUANT_BYTES = TILE * HEAD_DIM, SCALE_BYTES = TILE * GROUPS * 2;  // of K, and of V
+    static constexpr int STAGE_BYTES = (2 * (QUANT_BYTES + SCALE_BYTES) + 127) / 128 * 128;
     static constexpr int PAGE_SCALES = KV_PAGE * HEAD_DIM;                 // bytes before them
     static constexpr int PAGE_BYTES = PAGE_SCALES + KV_PAGE * GROUPS * 2;  // of a head
 
@@ -38,8 +39,8 @@ struct KvTile<KV_Q8_0, HEAD_DIM> {
             at[1][head][dim] = (u8)low;
         }
 
-        // Stores a query that a warp holds, times a power of two that scales it to 14 bits, and returns the
-        // inverse of that power; NaN where the query is not finite.
+        // Stores a query that a warp holds, times a power of two that scales its largest magnitude to at most
+        // 2^14, and returns the inverse of that power; NaN where the query is not finite.
         DEVICE float store(const WarpHead<HEAD_DIM>& query, u32 head, bool neox) {
             const u32 largest = query.max_abs_bits();
             const Pow2Scale scale = Pow2Scale::of<13>(largest);
@@ -53,21 +54,21 @@ struct KvTile<KV_Q8_0, HEAD_DIM> {
         }
     };
 
-    // Bytes from the start of K in shared memory to a 16-byte chunk, and of V to the 32 dims of a scale. Bits
-    // of the row and of the chunk or group enter separately: by XOR in the lowest 7 bits, as sums in the
-    // others.
+    // Bytes from the start of K in shared memory to a 16-byte chunk, and of V to the 32 dims of a scale.
+    // Offsets are separable: row and chunk bits are XORed within 128 bytes and added above, so per-lane and
+    // per-step parts are combined with one XOR and one add.
     static constexpr DEVICE u32 key_offset(u32 row, u32 chunk) {
-        const u32 bank = ((row & 7) ^ chunk ^ CHUNKS * (row & 1)) & 7;
-        return ((row / 8 * CHUNKS + chunk) * 8 + bank) * 16;
+        const u32 slot = ((row & 7) ^ chunk ^ CHUNKS * (row & 1)) & 7;
+        return ((row / 8 * CHUNKS + chunk) * 8 + slot) * 16;
     }
     static constexpr DEVICE u32 value_offset(u32 row, u32 group) {
-        const u32 bank = (row / 2 ^ group ^ GROUPS * (row & 1)) & 3;
-        return (((row / 8 * 2 + (row & 1)) * GROUPS + group) * 4 + bank) * 32;
+        const u32 slot = (row / 2 ^ group ^ GROUPS * (row & 1)) & 3;
+        return (((row / 8 * 2 + (row & 1)) * GROUPS + group) * 4 + slot) * 32;
     }
 
     // Bytes from the start of a tile in shared memory to the scales of a row of K or V.
     static DEVICE u32 scales_offset(bool is_key, u32 row) {
-        return 2 * VALUE_BYTES + (is_key ? 0 : SCALE_BYTES) + row * (GROUPS * 2);
+        return 2 * QUANT_BYTES + (is_key ? 0 : SCALE_BYTES) + row * (GROUPS * 2);
     }
 
     // Zeroes the scales of the values of the first `rows` positions of a tile in shared memory, by one warp.
@@ -103,7 +104,7 @@ struct KvTile<KV_Q8_0, HEAD_DIM> {
             }
             if (loaded) {
                 tile[is_key ? key_offset(row, group * 2 + lane / 16) + lane % 16
-                            : VALUE_BYTES + value_offset(row, group) + lane] = quant;
+                            : QUANT_BYTES + value_offset(row, group) + lane] = quant;
                 if (lane == 0) ((u16*)(tile + scales_offset(is_key, row)))[group] = scale;
             }
         }
@@ -124,7 +125,7 @@ struct TileCopy<Block, KV_Q8_0> {
         : lane(lane),
           copy_row(lane / CHUNKS),
           key_to(Tile::key_offset(lane / CHUNKS, lane % CHUNKS)),
-          value_to(Tile::value_offset(lane / CHUNKS, lane % CHUNKS / 2) + lane % 2 * 16 + Tile::VALUE_BYTES) {
+          value_to(Tile::value_offset(lane / CHUNKS, lane % CHUNKS / 2) + lane % 2 * 16 + Tile::QUANT_BYTES) {
         static_assert(TILE * CHUNKS % 32 == 0 && (32 % CHUNKS != 0 || ROWS_PER_COPY % 2 == 0));
     }
 
@@ -152,7 +153,7 @@ struct TileCopy<Block, KV_Q8_0> {
     DEVICE void copy_rows(u32 to, const u8* k, const u8* v, u32 left) const {
         if constexpr (I < TILE * CHUNKS / 32 && 32 % CHUNKS != 0) {
             const u32 row = (I * 32 + lane) / CHUNKS, chunk = (I * 32 + lane) % CHUNKS;
-            const u32 value = Tile::VALUE_BYTES + Tile::value_offset(row, chunk / 2) + chunk % 2 * 16;
+            const u32 value = Tile::QUANT_BYTES + Tile::value_offset(row, chunk / 2) + chunk % 2 * 16;
             cp_async_if<16, I * 512>(row < left, to + Tile::key_offset(row, chunk), k);
             cp_async_if<16, I * 512>(row < left, to + value, v);
             copy_rows<I + 1>(to, k, v, left);
@@ -295,7 +296,7 @@ struct TileMath<Block, KV_Q8_0> {
             for (int i = 0; i < 2; i++)
                 scales[group][i] = rows[2 * i].at[group] | (u32)rows[2 * i + 1].at[group] << 16;
         update_reference(scales);
-        const u32 first = tile + Tile::VALUE_BYTES + Tile::value_offset(lane % 4 * 2, 0) + lane / 4 * 4;
+        const u32 first = tile + Tile::QUANT_BYTES + Tile::value_offset(lane % 4 * 2, 0) + lane / 4 * 4;
 #pragma unroll
         for (int group = 0; group < GROUPS; group++) {
             const u32 a0 = mul_f16x2(p0, mul_f16x2(scales[group][0], inverse)),

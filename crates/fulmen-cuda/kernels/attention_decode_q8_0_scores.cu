@@ -1,17 +1,17 @@
-// Flash decoding over a Q8_0 KV cache with a sliding window, soft capping, an attention temperature or
-// attention sinks: the kernels of attention_decode_q8_0.cu with what attention_decode_scores.cu adds. The
-// headers there describe them; tiles, preconditions, numerics and bound are the same. Launched by
-// src/kernels/attention_decode.rs.
-#define DECODE_SCORES true
+// Flash decoding over a Q8_0 KV cache with score modifiers (attention_scores.cuh): the kernels of
+// attention_decode_q8_0.cu with what attention_decode_scores.cu adds. The headers there describe them; tiles,
+// layouts, preconditions and numerics are the same. Launched by src/kernels/attention_decode.rs.
+// Bound: as there; not measured alone.
+#define DECODE_SCORE_MODS true
 #include "attention_decode.cuh"
 
-#define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW) \
-    DECODE_KERNEL(KV_Q8_0, attention_decode_q8_0_scores, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)
+#define KERNEL(NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW) \
+    DECODE_KERNEL(KV_Q8_0, attention_decode_q8_0_scores, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW)
 KERNEL(single_row, 64, 8, 6, true)
 KERNEL(single_row, 128, 8, 4, true)
-#define KERNELS(CLUSTER)                            \
-    KERNEL(cluster##CLUSTER, 64, CLUSTER, 6, false) \
-    KERNEL(cluster##CLUSTER, 128, CLUSTER, 4, false)
+#define KERNELS(SPLITS)                           \
+    KERNEL(cluster##SPLITS, 64, SPLITS, 6, false) \
+    KERNEL(cluster##SPLITS, 128, SPLITS, 4, false)
 KERNELS(1)
 KERNELS(2)
 KERNELS(4)

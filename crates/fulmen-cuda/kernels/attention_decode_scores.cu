@@ -1,8 +1,7 @@
-// Flash decoding with a sliding window, soft capping, an attention temperature or attention sinks
-// (attention_scores.cuh): the kernels of attention_decode.cu, whose header describes them, with SCORES. In a
-// file and with entries of their own, so that calls with a plain scale pay nothing for it; likewise
-// attention_decode_q8_0_scores.cu, attention_decode_f32_scores.cu and attention_decode_odd_scores.cu.
-// Launched by src/kernels/attention_decode.rs.
+// Flash decoding with score modifiers (attention_scores.cuh): a sliding window, logit soft-capping, an
+// attention temperature or attention sinks. The kernels of attention_decode.cu, whose header describes them,
+// with SCORE_MODS. In a file and with entries of their own, so that calls with a plain scale pay nothing for
+// it; likewise attention_decode_{q8_0,f32,other_dims}_scores.cu. Launched by src/kernels/attention_decode.rs.
 //
 // Window: tiles keep their block and warp; each warp starts with its first tile that the row sees some of, so
 // the work is min(window, length) positions, and no page behind the window is looked up but for the one of
@@ -11,20 +10,21 @@
 // Sinks: one more term of the sum, where O is divided by it. Capping: an exp2 and a division per score. The
 // temperature is part of the scale of a query.
 //
-// Preconditions, numerics, bound: as there. Capped scores have an absolute error of 1e-6 of the cap.
-#define DECODE_SCORES true
+// Layouts, preconditions and numerics: as there. Capped scores have an absolute error of 1e-6 of the cap.
+// Bound: as there, of the positions in the window; not measured alone.
+#define DECODE_SCORE_MODS true
 #include "attention_decode.cuh"
 
-#define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW) \
-    DECODE_KERNEL(KV_F16, attention_decode_scores, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)
+#define KERNEL(NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW) \
+    DECODE_KERNEL(KV_F16, attention_decode_scores, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW)
 // Two blocks an SM, so that ptxas does not spill to fit more.
-#define KERNEL_64(NAME, CLUSTER) \
-    DECODE_KERNEL_OF(KV_F16, attention_decode_scores, NAME, 64, CLUSTER, 4, false, 2)
+#define KERNEL_64(NAME, SPLITS) \
+    DECODE_KERNEL_OF(KV_F16, attention_decode_scores, NAME, 64, SPLITS, 4, false, 2)
 KERNEL(single_row, 64, 8, 2, true)
 KERNEL(single_row, 128, 8, 2, true)
-#define KERNELS(CLUSTER)                 \
-    KERNEL_64(cluster##CLUSTER, CLUSTER) \
-    KERNEL(cluster##CLUSTER, 128, CLUSTER, HAS_CLUSTERS ? 3 : 2, false)
+#define KERNELS(SPLITS)                \
+    KERNEL_64(cluster##SPLITS, SPLITS) \
+    KERNEL(cluster##SPLITS, 128, SPLITS, HAS_CLUSTERS ? 3 : 2, false)
 KERNELS(1)
 KERNELS(2)
 KERNELS(4)

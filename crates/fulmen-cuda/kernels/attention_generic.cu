@@ -11,9 +11,10 @@
 // Only keys of the sliding window are read. Soft capping, attention temperature and sinks: see
 // attention_scores.cuh.
 // Layouts: see attention_args.cuh. The keys that a warp takes at a time lie in one page.
+// Preconditions: head_dim at most 512, a multiple of 32 over a Q8_0 cache.
 // Numerics: f32 throughout. Rows with an invalid slot are reported and give zeros.
 // Bound: latency of the loads and of the dot-product reductions; no reuse of K and V among the heads of a
-// group.
+// group. Not measured.
 #include "attention_args.cuh"
 
 constexpr int WARPS = 4;
@@ -32,10 +33,10 @@ struct SplitKv {
     // A warp's partial result.
     float row_max = -INFINITE, row_sum = 0.0f, o[PER_LANE];
 
-    // Attends to those of positions [begin, end) of a KV head that are not below `visible`: the warp takes
-    // KEYS of every WARPS * KEYS.
+    // Attends to those of positions [begin, end) of a KV head that are not below `first_visible`: the warp
+    // takes KEYS of every WARPS * KEYS.
     DEVICE void attend(const AttentionArgs& args, const float (&q)[PER_LANE], float scale, float softcap,
-                       u32 sequence, u32 kv_head, u64 visible, u64 begin, u64 end) {
+                       u32 sequence, u32 kv_head, u64 first_visible, u64 begin, u64 end) {
         const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         u64 offset = kv_head * args.head_bytes, row = begin + warp * KEYS;
         u32 page_index = ~0u;
@@ -71,7 +72,7 @@ struct SplitKv {
             for (int key = 0; key < KEYS; key++) {
                 float score = warp_sum(scores[key]) * scale;
                 if (softcap > 0.0f) score = softcap * tanhf(score / softcap);
-                scores[key] = first + key >= visible && first + key < end ? score : -INFINITE;
+                scores[key] = first + key >= first_visible && first + key < end ? score : -INFINITE;
                 new_max = fmaxf(new_max, scores[key]);
             }
             float base = softmax_base(new_max);
@@ -83,7 +84,7 @@ struct SplitKv {
 #pragma unroll
             for (int key = 0; key < KEYS; key++) {
                 if (first + key >= end) break;
-                if (first + key < visible) continue;
+                if (first + key < first_visible) continue;
                 const u8* head = v + key * args.pos_bytes;
                 float p = expf(scores[key] - base);
                 row_sum += p;
@@ -150,8 +151,8 @@ struct SplitKv {
             sequence = valid ? sequence_of(args.slots, row) : 0;
         }
         // The first key of the window, and rounded down so that the keys of a warp lie in one page.
-        u64 visible = kv_len ? args.scores.first_visible(kv_len - 1) : 0;
-        u64 from = visible / KEYS * KEYS;
+        u64 first_visible = kv_len ? args.scores.first_visible(kv_len - 1) : 0;
+        u64 from = first_visible / KEYS * KEYS;
         u64 length = (kv_len - from + args.splits - 1) / args.splits;
         length = (length + WARPS * KEYS - 1) / (WARPS * KEYS) * (WARPS * KEYS);
         u64 begin = from + split * length, end = min(kv_len, begin + length);
@@ -167,7 +168,8 @@ struct SplitKv {
             q[i] = d < args.head_dim ? args.q[(u64)blockIdx.x * args.head_dim + d] : 0.0f;
             partial.o[i] = 0.0f;
         }
-        partial.attend(args, q, scale, args.scores.softcap, sequence, head / args.group, visible, begin, end);
+        partial.attend(args, q, scale, args.scores.softcap, sequence, head / args.group, first_visible, begin,
+                       end);
         partial.combine_warps(args, head, split);
     }
 };

@@ -5,15 +5,14 @@
 // Tile: BLOCK_M = 16 query rows per warp (64 with 4 warps, 128 with 8 warps) by BLOCK_N = 64 positions, or 32
 // with heads of 256 dims; K and V tiles go through two stages of shared memory by cp.async. Grid: x = KV
 // heads, y = tiles of BLOCK_M / group batch rows, the longest first. A query row is a pair of a batch row and
-// a query head of the KV head
-// (attention_prefill.cuh). Every warp keeps its 16 rows of Q, S, P and O in registers: S = Q K^T, online
-// softmax in base 2, O += P V.
+// a query head of the KV head (attention_prefill.cuh). Every warp keeps its 16 rows of Q, S, P and O in
+// registers: S = Q K^T, online softmax in base 2, O += P V.
 //
 // A tile of Q8_0 is loaded to registers while the previous one is computed, and becomes f16 in shared memory.
 // Rows of several sequences in one tile: the block goes through one sequence after the other, and all
 // positions of a sequence are masked for the rows of others.
-// `*_scores_*`: with a sliding window, soft capping, an attention temperature or sinks
-// (attention_scores.cuh). Tiles that no row of the block sees are skipped; only tiles at an edge of the
+// `*_scores_*`: with score modifiers (attention_scores.cuh): sliding window, logit soft-capping, attention
+// temperature, sinks. Tiles that no row of the block sees are skipped; only tiles at an edge of the
 // window of some row are masked. Sinks are added where O is divided by its sum.
 // Layouts: q, out [m, n_heads, head_dim] f32; K, V in pages of f16 (kv.cuh), a tile in half a page. A tile in
 // shared memory is BLOCK_N rows of head_dim f16, the 16-byte chunk c of row r at chunk c ^ (r % 8) against
@@ -21,12 +20,12 @@
 // Preconditions: head_dim 64 or 128, or 256 with f16; group <= BLOCK_M; caches 16-byte aligned, q and out
 // 8-byte aligned.
 // Numerics: q scaled by a power of two to f16, f32 accumulators and softmax, P as f16.
-// Bound: tensor cores. On an H200, 32 query heads of 128 per 8 KV heads: 196 us for 2048 rows, half the speed
-// of wgmma.
+// Bound: tensor cores. On an H200, 32 query heads of 128 per 8 KV heads: 196 us for 2048 rows: 175 TFLOP/s,
+// 18 % of the dense f16 peak and half the speed of wgmma.
 #include "attention_prefill.cuh"
 
 // The slots of a tile's query rows in shared memory, and its sequences one after the other.
-template <typename Tile, u32 BLOCK_M, u32 THREADS, bool SCORES>
+template <typename Tile, u32 BLOCK_M, u32 THREADS, bool SCORE_MODS>
 struct SequenceScan {
     static constexpr u32 NONE = ~0u;
 
@@ -64,7 +63,7 @@ struct SequenceScan {
         for (u32 i = threadIdx.x; i < BLOCK_M; i += THREADS) {
             bool same = sequence[i] == id;
             if (same) atomicMax(&max_kv_len, kv_len[i]);
-            if (SCORES && same) atomicMin(&own_min_kv_len, kv_len[i]);
+            if (SCORE_MODS && same) atomicMin(&own_min_kv_len, kv_len[i]);
             if (tile.has(i)) atomicMin(&min_kv_len, same ? kv_len[i] : 0);
         }
         if (threadIdx.x == 0) next_sequence = NONE;
@@ -73,45 +72,47 @@ struct SequenceScan {
     }
 
     // The positions of a sequence that query rows `q_row` and `q_row + 8` see.
-    DEVICE VisibleKeys<SCORES> visible_keys(const AttentionArgs& args, const Sequence& of, u32 q_row) const {
-        VisibleKeys<SCORES> visible = {};
+    DEVICE VisibleKeys<SCORE_MODS> visible_keys(const AttentionArgs& args, const Sequence& of,
+                                                u32 q_row) const {
+        VisibleKeys<SCORE_MODS> visible = {};
 #pragma unroll
         for (u32 j = 0; j < 2; j++) {
             const u32 row = q_row + 8 * j;
             visible.end[j] = sequence[row] == of.id ? kv_len[row] : 0;
-            if (SCORES && visible.end[j]) visible.begin[j] = args.scores.first_visible(visible.end[j] - 1);
+            if (SCORE_MODS && visible.end[j])
+                visible.begin[j] = args.scores.first_visible(visible.end[j] - 1);
         }
         return visible;
     }
 
     // The first position that some row of the sequence sees.
     static DEVICE u32 first_visible(const AttentionArgs& args, const Sequence& of) {
-        return SCORES ? args.scores.first_visible(of.own_min_kv_len - 1) : 0;
+        return SCORE_MODS ? args.scores.first_visible(of.own_min_kv_len - 1) : 0;
     }
 
     // Whether some row does not see all positions of a tile.
     template <u32 BLOCK_N>
     static DEVICE bool is_masked(const AttentionArgs& args, const Sequence& of, u32 first_position) {
         return first_position + BLOCK_N > of.min_kv_len ||
-               (SCORES && first_position < args.scores.first_visible(of.max_kv_len - 1));
+               (SCORE_MODS && first_position < args.scores.first_visible(of.max_kv_len - 1));
     }
 };
 
 // The running max and sum of a thread's two query rows.
-template <u32 BLOCK_N, bool SCORES>
+template <u32 BLOCK_N, bool SCORE_MODS>
 struct OnlineSoftmax {
     float row_max[2] = {-INFINITE, -INFINITE}, row_sum[2] = {}, rescale[2];
 
     // Scales and masks S, turns it into P = 2^(S - max) and sets the factors that rescale O.
     DEVICE void update(const AttentionArgs& args, float (&s)[BLOCK_N / 8][4], const float (&q_scale)[2],
-                       u32 first_position, bool masked, const VisibleKeys<SCORES>& visible) {
+                       u32 first_position, bool masked, const VisibleKeys<SCORE_MODS>& visible) {
         const u32 lane = threadIdx.x % 32;
 #pragma unroll
         for (u32 i = 0; i < BLOCK_N / 8; i++)
 #pragma unroll
             for (u32 j = 0; j < 4; j++) {
                 s[i][j] *= q_scale[j / 2];
-                if (SCORES) s[i][j] = args.scores.capped(s[i][j]);
+                if (SCORE_MODS) s[i][j] = args.scores.capped(s[i][j]);
             }
         if (masked) {
 #pragma unroll
@@ -287,11 +288,11 @@ DEVICE void mainloop(Kernel& block, const Sequence& sequence) {
 }
 
 // Lane 4 g + t holds query rows g and g + 8 of its warp's 16.
-template <KvType TYPE_, int HEAD_DIM_, int WARPS, bool SCORES_>
+template <KvType TYPE_, int HEAD_DIM_, int WARPS, bool SCORE_MODS_>
 struct Prefill {
     static constexpr KvType TYPE = TYPE_;
     static constexpr int HEAD_DIM = HEAD_DIM_;
-    static constexpr bool SCORES = SCORES_;
+    static constexpr bool SCORE_MODS = SCORE_MODS_;
     static constexpr u32 BLOCK_M = WARPS * 16, BLOCK_N = HEAD_DIM == 256 ? 32 : 64, THREADS = WARPS * 32;
     static constexpr u32 CHUNKS = HEAD_DIM / 8;  // 16-byte chunks of a head
     static constexpr u32 TILE_BYTES = BLOCK_N * HEAD_DIM * 2, STAGE_BYTES = 2 * TILE_BYTES;
@@ -300,8 +301,8 @@ struct Prefill {
     // second stage.
     static constexpr bool SHARED_Q = HEAD_DIM == 256;
     static_assert(SHARED_Q || BLOCK_M * HEAD_DIM * 2 <= STAGE_BYTES);
-    using Scan = SequenceScan<Tile, BLOCK_M, THREADS, SCORES>;
-    using Visible = VisibleKeys<SCORES>;
+    using Scan = SequenceScan<Tile, BLOCK_M, THREADS, SCORE_MODS>;
+    using Visible = VisibleKeys<SCORE_MODS>;
 
     struct Shared {
         Scan scan;
@@ -317,7 +318,7 @@ struct Prefill {
     u32 q[SHARED_Q ? 1 : HEAD_DIM / 16][4];
     float q_scale[2];
     float o[HEAD_DIM / 8][4] = {};
-    OnlineSoftmax<BLOCK_N, SCORES> softmax;
+    OnlineSoftmax<BLOCK_N, SCORE_MODS> softmax;
 
     static DEVICE u32 chunk_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row % 8))) * 16; }
     static DEVICE void sync() { __syncthreads(); }
@@ -354,7 +355,7 @@ struct Prefill {
             u32 at = lane * (HEAD_DIM / 32);
             float scale = store_query_f16(x, queries + chunk_offset(i, at / 8) + at % 8 * 2);
             const u32 row = tile.first_row + (tile.has(i) ? i / args.group : 0);
-            if (lane == 0) shared.q_scale[i] = scale * score_scale<SCORES>(args, row);
+            if (lane == 0) shared.q_scale[i] = scale * score_scale<SCORE_MODS>(args, row);
         }
         __syncthreads();
         if (!SHARED_Q) {
@@ -437,13 +438,13 @@ DEVICE void attention_prefill(const AttentionArgs& args) {
         mainloop<Kernel::TYPE, Kernel::HEAD_DIM>(block, sequence);
         previous = sequence.id;
     }
-    write_output<Kernel::SCORES>(args, block.tile, block.q_row, block.o, block.softmax);
+    write_output<Kernel::SCORE_MODS>(args, block.tile, block.q_row, block.o, block.softmax);
 }
 
-#define KERNEL(TYPE, NAME, HEAD_DIM, WARPS, SCORES)                               \
+#define KERNEL(TYPE, NAME, HEAD_DIM, WARPS, SCORE_MODS)                           \
     extern "C" __global__ void __launch_bounds__(WARPS * 32, 8 / WARPS)           \
         NAME##_##HEAD_DIM##_##WARPS(const __grid_constant__ AttentionArgs args) { \
-        attention_prefill<Prefill<TYPE, HEAD_DIM, WARPS, SCORES>>(args);          \
+        attention_prefill<Prefill<TYPE, HEAD_DIM, WARPS, SCORE_MODS>>(args);      \
     }
 #define KERNELS(TYPE, NAME, HEAD_DIM, WARPS)   \
     KERNEL(TYPE, NAME, HEAD_DIM, WARPS, false) \

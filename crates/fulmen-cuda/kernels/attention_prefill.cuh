@@ -84,17 +84,17 @@ DEVICE bool is_finite_f16x2(u32 word) {
 
 // The positions that a thread's two query rows see: from `begin` on, which is 0 without a window, up to
 // `end`.
-template <bool SCORES>
+template <bool SCORE_MODS>
 struct VisibleKeys {
     u32 begin[2], end[2];
 
-    DEVICE bool has(u32 row, u32 at) const { return at < end[row] && (!SCORES || at >= begin[row]); }
+    DEVICE bool has(u32 row, u32 at) const { return at < end[row] && (!SCORE_MODS || at >= begin[row]); }
 };
 
 // The scale of the scores in base 2 of a row of the batch.
-template <bool SCORES>
+template <bool SCORE_MODS>
 DEVICE float score_scale(const AttentionArgs& args, u32 row) {
-    if constexpr (!SCORES) return args.scale * LOG2_E;
+    if constexpr (!SCORE_MODS) return args.scale * LOG2_E;
     return args.scale * args.scores.temperature(args.slots.positions[row]) * args.scores.base2_scale();
 }
 
@@ -124,7 +124,7 @@ DEVICE void exclude_non_finite(u8* v_tile, u32 first_position, const Visible& vi
 
 // Writes O / sum of the thread's query rows q_row and q_row + 8 from MMA accumulators; with sinks, each is
 // one more term of its row's sum.
-template <bool SCORES, int HEAD_DIM, u32 BLOCK_M, typename Softmax>
+template <bool SCORE_MODS, int HEAD_DIM, u32 BLOCK_M, typename Softmax>
 DEVICE void write_output(const AttentionArgs& args, const QueryTile<HEAD_DIM, BLOCK_M>& tile, u32 q_row,
                          const float (&o)[HEAD_DIM / 8][4], const Softmax& softmax) {
 #pragma unroll
@@ -132,7 +132,7 @@ DEVICE void write_output(const AttentionArgs& args, const QueryTile<HEAD_DIM, BL
         const float sum = quad_sum(softmax.row_sum[j]);
         if (!tile.has(q_row + 8 * j)) continue;
         float inverse = softmax_inverse(sum);
-        if (SCORES && sum != 0.0f) {
+        if (SCORE_MODS && sum != 0.0f) {
             const u32 head = tile.kv_head * tile.group + (q_row + 8 * j) % tile.group;
             inverse = normalize_with_sink(1.0f, sum, softmax.row_max[j], args.scores.sink_of(head));
         }

@@ -9,14 +9,15 @@
 // the KV head (attention_prefill.cuh).
 //
 // Warp roles: the last warpgroup is the producer: its 128 threads load K and V tiles alternately by cp.async
-// (positions past the end must be zero-filled) into a ring of up to 8 stages, with a full and an empty
-// mbarrier each. The consumer warpgroups compute S = Q K^T of the next tile while O += P V of the current one
-// is still in flight; P stays in registers. setmaxnreg moves registers from the producer to the consumers.
+// (positions past the end must be zero-filled) into a ring of 5 (128 dims) or 8 stages (64), with a full and
+// an empty mbarrier each. The consumer warpgroups compute S = Q K^T of the next tile while O += P V of the
+// current one is still in flight; P stays in registers. setmaxnreg moves registers from the producer to the
+// consumers.
 //
 // Rows of several sequences in one tile: the block goes through one sequence after the other, and all
 // positions of a sequence are masked for the rows of others.
-// `*_scores_*`: with a sliding window, soft capping, an attention temperature or sinks
-// (attention_scores.cuh). Tiles that no row of the block sees are skipped; only tiles at an edge of the
+// `*_scores_*`: with score modifiers (attention_scores.cuh): sliding window, logit soft-capping, attention
+// temperature, sinks. Tiles that no row of the block sees are skipped; only tiles at an edge of the
 // window of some row are masked. Sinks are added where O is divided by its sum.
 // Layouts: q, out [m, n_heads, head_dim] f32; K, V in pages of f16 (kv.cuh), a tile per page. In shared
 // memory Q, K and V tiles are sub-tiles of 64 dims (128 bytes per row) with the 128-byte swizzle of wgmma
@@ -41,31 +42,31 @@ struct VisibleSequence : Sequence {
     u32 begin, last_visible;
 
     // Whether some row does not see all positions of a tile.
-    template <u32 BLOCK_N, bool SCORES>
+    template <u32 BLOCK_N, bool SCORE_MODS>
     DEVICE bool is_masked(u32 first_position) const {
-        return first_position + BLOCK_N > min_kv_len || (SCORES && first_position < last_visible);
+        return first_position + BLOCK_N > min_kv_len || (SCORE_MODS && first_position < last_visible);
     }
 };
 
 // The running max and sum of a thread's two query rows.
-template <u32 BLOCK_N, bool SCORES>
+template <u32 BLOCK_N, bool SCORE_MODS>
 struct OnlineSoftmax {
     float row_max[2] = {-INFINITE, -INFINITE}, row_sum[2] = {}, rescale[2];
 
     // Turns S into P = 2^(S * scale - max) and sets the factors that rescale what was accumulated before.
     DEVICE void update(const AttentionArgs& args, float (&s)[BLOCK_N / 8][4], const float (&q_scale)[2],
                        u32 first_position, const VisibleSequence& sequence,
-                       const VisibleKeys<SCORES>& visible) {
+                       const VisibleKeys<SCORE_MODS>& visible) {
         const u32 lane = threadIdx.x % 32;
         float scale[2] = {q_scale[0], q_scale[1]};
-        if (SCORES && args.scores.softcap > 0.0f) {
+        if (SCORE_MODS && args.scores.softcap > 0.0f) {
 #pragma unroll
             for (u32 i = 0; i < BLOCK_N / 8; i++)
 #pragma unroll
                 for (u32 j = 0; j < 4; j++) s[i][j] = args.scores.capped(s[i][j] * q_scale[j / 2]);
             scale[0] = scale[1] = 1.0f;
         }
-        if (sequence.is_masked<BLOCK_N, SCORES>(first_position)) {
+        if (sequence.is_masked<BLOCK_N, SCORE_MODS>(first_position)) {
 #pragma unroll
             for (u32 i = 0; i < BLOCK_N / 8; i++)
 #pragma unroll
@@ -102,7 +103,7 @@ struct OnlineSoftmax {
 };
 
 // Lane 4 g + t of a consumer warp holds query rows g and g + 8 of the warp's 16.
-template <int HEAD_DIM, int CONSUMERS, bool SCORES>
+template <int HEAD_DIM, int CONSUMERS, bool SCORE_MODS>
 struct Prefill {
     static constexpr u32 BLOCK_M = CONSUMERS * 64, BLOCK_N = KV_PAGE;
     static constexpr u32 THREADS = CONSUMERS * 128, PRODUCER_THREADS = 128;
@@ -172,7 +173,7 @@ struct Prefill {
     static DEVICE VisibleSequence sequence_at(const AttentionArgs& args, const Tile& tile,
                                               const Shared& shared, u32 index) {
         VisibleSequence sequence = {shared.sequences[shared.first_rows[index]], 0, 0};
-        if (SCORES) {
+        if (SCORE_MODS) {
             sequence.begin = args.scores.first_visible(sequence.min_kv_len - 1) / BLOCK_N * BLOCK_N;
             sequence.last_visible = args.scores.first_visible(sequence.max_kv_len - 1);
         }
@@ -202,7 +203,7 @@ struct Prefill {
                     to + chunk_offset(q_row % 64, lane * PER_LANE / 8, 64) + lane * PER_LANE % 8 * 2;
                 float scale = store_query_f16(x[i], at, args.scale < 0.0f ? -1.0f : 1.0f);
                 const u32 row = tile.first_row + (tile.has(q_row) ? q_row / args.group : 0);
-                if (lane == 0) shared.q_scale[q_row] = scale * fabsf(score_scale<SCORES>(args, row));
+                if (lane == 0) shared.q_scale[q_row] = scale * fabsf(score_scale<SCORE_MODS>(args, row));
             }
         }
     }
@@ -242,8 +243,8 @@ struct Prefill {
 
 // ---- Producer warpgroup ----
 
-template <int HEAD_DIM, int CONSUMERS, bool SCORES>
-struct Prefill<HEAD_DIM, CONSUMERS, SCORES>::Producer {
+template <int HEAD_DIM, int CONSUMERS, bool SCORE_MODS>
+struct Prefill<HEAD_DIM, CONSUMERS, SCORE_MODS>::Producer {
     static_assert(BLOCK_N == 128);
     // Rows per cp.async of the warpgroup: a multiple of 8, so that all chunks of a thread are swizzled alike.
     static constexpr u32 ROWS_PER_COPY = PRODUCER_THREADS / CHUNKS;
@@ -304,7 +305,7 @@ struct Prefill<HEAD_DIM, CONSUMERS, SCORES>::Producer {
                 if (first != sequence.begin)
                     load_tile(args.v + page_offset(args, v_page, tile.kv_head), first - BLOCK_N,
                               sequence.max_kv_len,
-                              sequence.template is_masked<BLOCK_N, SCORES>(first - BLOCK_N));
+                              sequence.template is_masked<BLOCK_N, SCORE_MODS>(first - BLOCK_N));
                 v_page = k_page, k_page = next_page;
             }
         }
@@ -318,8 +319,8 @@ struct Prefill<HEAD_DIM, CONSUMERS, SCORES>::Producer {
 
 // ---- Consumer warpgroups ----
 
-template <int HEAD_DIM, int CONSUMERS, bool SCORES>
-struct Prefill<HEAD_DIM, CONSUMERS, SCORES>::Consumer {
+template <int HEAD_DIM, int CONSUMERS, bool SCORE_MODS>
+struct Prefill<HEAD_DIM, CONSUMERS, SCORE_MODS>::Consumer {
     const AttentionArgs& args;
     const Tile& tile;
     Shared& shared;
@@ -333,7 +334,7 @@ struct Prefill<HEAD_DIM, CONSUMERS, SCORES>::Consumer {
     float s[BLOCK_N / 8][4];  // S, then P
     u32 p[BLOCK_N / 16][4];   // P as A fragments
     float o[HEAD_DIM / 8][4] = {};
-    OnlineSoftmax<BLOCK_N, SCORES> softmax;
+    OnlineSoftmax<BLOCK_N, SCORE_MODS> softmax;
     PipelineState pipeline;
     u32 consumed = 0;  // tiles
 
@@ -391,7 +392,7 @@ struct Prefill<HEAD_DIM, CONSUMERS, SCORES>::Consumer {
                 p[i][j] = MmaF16::pack(s[2 * i + j / 2][j % 2 * 2], s[2 * i + j / 2][j % 2 * 2 + 1]);
     }
 
-    DEVICE void issue_values(u32 stage, u32 first_position, const VisibleKeys<SCORES>& visible) {
+    DEVICE void issue_values(u32 stage, u32 first_position, const VisibleKeys<SCORE_MODS>& visible) {
         u64 v_descriptor = wgmma_descriptor_trans(shared_address(ring) + stage * TILE_BYTES, BLOCK_N * 128);
         if (shared.non_finite[stage] == consumed)
             exclude_non_finite<Prefill>(ring + stage * TILE_BYTES, first_position, visible, o);
@@ -415,19 +416,20 @@ struct Prefill<HEAD_DIM, CONSUMERS, SCORES>::Consumer {
         return row < tile.rows && shared.sequence[row] == sequence.id ? shared.kv_len[row] : 0;
     }
 
-    DEVICE VisibleKeys<SCORES> visible_keys(const Sequence& sequence) {
-        VisibleKeys<SCORES> visible = {};
+    DEVICE VisibleKeys<SCORE_MODS> visible_keys(const Sequence& sequence) {
+        VisibleKeys<SCORE_MODS> visible = {};
 #pragma unroll
         for (u32 j = 0; j < 2; j++) {
             visible.end[j] = kv_len_in(sequence, q_row + 8 * j);
-            if (SCORES && visible.end[j]) visible.begin[j] = args.scores.first_visible(visible.end[j] - 1);
+            if (SCORE_MODS && visible.end[j])
+                visible.begin[j] = args.scores.first_visible(visible.end[j] - 1);
         }
         return visible;
     }
 
     // All positions of one sequence that some row sees: S of tile i + 1 is issued before O += P V of tile i.
     DEVICE void mainloop(const VisibleSequence& sequence) {
-        const VisibleKeys<SCORES> visible = visible_keys(sequence);
+        const VisibleKeys<SCORE_MODS> visible = visible_keys(sequence);
         u32 k_stage = wait_full();
         issue_scores(k_stage);
         wgmma_wait<0>();
@@ -457,17 +459,17 @@ struct Prefill<HEAD_DIM, CONSUMERS, SCORES>::Consumer {
         load_queries();
         for (u32 index = 0; index < shared.n_sequences; index++)
             mainloop(sequence_at(args, tile, shared, index));
-        write_output<SCORES>(args, tile, q_row, o, softmax);
+        write_output<SCORE_MODS>(args, tile, q_row, o, softmax);
     }
 
     DEVICE Consumer(const AttentionArgs& args, const Tile& tile, Shared& shared, u8* queries, u8* ring)
         : args(args), tile(tile), shared(shared), queries(queries), ring(ring) {}
 };
 
-#define KERNEL(NAME, HEAD_DIM, CONSUMERS, SCORES)                          \
+#define KERNEL(NAME, HEAD_DIM, CONSUMERS, SCORE_MODS)                      \
     extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) \
         NAME##_##HEAD_DIM(const __grid_constant__ AttentionArgs args) {    \
-        Prefill<HEAD_DIM, CONSUMERS, SCORES>::run(args);                   \
+        Prefill<HEAD_DIM, CONSUMERS, SCORE_MODS>::run(args);               \
     }
 KERNEL(attention_prefill_hopper, 128, 2, false)
 KERNEL(attention_prefill_hopper, 64, 3, false)

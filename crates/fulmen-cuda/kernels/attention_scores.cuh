@@ -1,5 +1,5 @@
-// What a score of attention is beyond its scale: sliding window, soft capping, attention temperature and
-// sinks. Shared by all attention kernels; those of plain calls do not read it.
+// Score modifiers: sliding window, logit soft-capping, attention temperature, attention sinks. Shared by all
+// attention kernels; those of plain calls do not read them.
 #pragma once
 #include "common.cuh"
 

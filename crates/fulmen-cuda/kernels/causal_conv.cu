@@ -1,12 +1,14 @@
-// Depthwise causal convolution with a state, then SiLU. Blocks of 128 threads, one per channel; the second
-// grid dimension is the rows. Launched by src/kernels/recurrent.rs.
+// Depthwise causal convolution with a state, then SiLU. One thread per channel, sequential over rows, blocks
+// of 128 threads; the second grid dimension is the rows. Launched by src/kernels/causal_conv.rs.
 //
 // The threads of the first row of a sequence walk over all rows of that sequence in their order, with the
-// last inputs of their channel in registers; those of later rows exit at once. A row at position 0 starts
-// from zeros. `causal_conv_<TAPS>`: TAPS inputs are combined.
+// last TAPS inputs of their channel in registers and nothing in shared memory; those of later rows exit at
+// once. A row at position 0 starts from zeros. `causal_conv_<TAPS>`: TAPS inputs are combined.
 //
-// x and y [m, channels]; weight [channels, TAPS]; state [n_seqs, TAPS - 1, channels], the oldest input first.
-// Bound: memory bandwidth for many sequences, latency of the loads for one.
+// Layouts: x and y [m, channels]; weight [channels, TAPS]; state [n_seqs, TAPS - 1, channels], the oldest
+// input first; all f32.
+// Preconditions: 2 to 8 taps. Numerics: f32 FMA.
+// Bound: memory bandwidth for many sequences, latency of the loads for one. Not measured.
 #include "sequence_walk.cuh"
 #include "silu.cuh"
 

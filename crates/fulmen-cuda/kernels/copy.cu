@@ -2,7 +2,8 @@
 // addresses; the first threads also copy the bytes past the last whole unit. Launched by src/kernels/copy.rs.
 // It may copy a KV page, and attention_decode.cu may read the cache before its `pdl_wait`, so the next kernel
 // does not start early (ptx/pdl.cuh).
-// Bound: memory bandwidth.
+// Layouts: bytes. Preconditions: both addresses are multiples of the unit.
+// Bound: memory bandwidth. Not measured.
 #include "common.cuh"
 
 // Mirrored by `CopyArgs` in src/kernels/copy.rs.

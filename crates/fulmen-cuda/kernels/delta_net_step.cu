@@ -1,6 +1,6 @@
 // targets: 90
 // One step of a gated delta net, as one kernel: causal convolution with SiLU, gated delta rule, RMS norm per
-// head, and the gate silu(z). For decode: a few rows, one or more sequences. Launched by
+// head, and the gate silu(z). For decode: 1 to 32 rows, one or more sequences. Launched by
 // src/kernels/delta_net_step.rs. The parts alone are causal_conv.cu, gated_delta_rule.cu, rms_norm.cu and
 // elementwise.cu, with the same results.
 //
@@ -15,24 +15,26 @@
 //            the first one writes it, behind a cluster barrier
 //   block    THREADS threads; four threads for each of up to MAX_HEAD columns of the state, each with every
 //            fourth element of it in registers; thread c < 3 head_dim has channel c of q | k | v
+//   shared   no tiles: q | k | v of a row, the sums of the warps, and the result of the head
 //
 // Pipeline
-//   Positions, sequence numbers, both states and the weights are read before `pdl_wait`. That is safe because
-//   of what ptx/pdl.cuh says of positions, and because a plan runs these calls as one only where no earlier
-//   call of the program may still be writing the states (forward.rs).
+//   Sequence numbers, both states and the weights are read before `pdl_wait`: see ptx/pdl.cuh for why this
+//   is safe.
 //
 // Memory layouts
 //   x [m, q k v]; conv_weight [channels, TAPS]; conv_state [n_seqs, TAPS - 1, channels]; alpha and beta
-//   [m, n_v_heads]; state [n_seqs, n_v_heads, head_dim, head_dim]; z, and all outputs of a head, [m,
-//   n_v_heads, head_dim]; out_q8: q8 activations of the row, if m is 1
+//   [m, n_v_heads]; decay and dt [n_v_heads]; gamma [head_dim]; state [n_seqs, n_v_heads, head_dim,
+//   head_dim], rows by k, columns by v; z, and all outputs of a head, [m, n_v_heads, head_dim]; out_q8: q8
+//   activations of the row, if m is 1
 //
 // Preconditions (delta_net_step.rs)
 //   head_dim at most MAX_HEAD, a multiple of 32 for q8 output; n_v_heads / n_k_heads at most 8; x, alpha and
 //   beta do not overlap what is written. Outputs are written in the order of the calls by the thread of their
 //   element; z may be an output.
 //
+// Numerics: f32.
 // Bound: latency. The state of a layer (2 MiB for 32 heads of 128) is read and written once, a microsecond of
-// memory bandwidth, the reading while the previous kernel runs.
+// memory bandwidth, the reading while the previous kernel runs. Not measured alone.
 #include "ptx/cluster.cuh"
 #include "q8_activations.cuh"
 #include "sequence_walk.cuh"
@@ -64,7 +66,7 @@ struct DeltaNetStepArgs {
     u32 n_k_heads;
     u32 n_v_heads;
     u32 head_dim;
-    u32 tiled;  // value head h reads key head h % n_k_heads, not h / (n_v_heads / n_k_heads)
+    u32 key_head_modulo;  // value head h reads key head h % n_k_heads, not h / (n_v_heads / n_k_heads)
     float epsilon;
     float norm_epsilon;
 };
@@ -76,7 +78,7 @@ struct Heads {
     DEVICE Heads(const DeltaNetStepArgs& args) {
         const u32 ratio = args.n_v_heads / args.n_k_heads;
         key = blockIdx.x / ratio, rank = blockIdx.x % ratio;
-        value = args.tiled ? rank * args.n_k_heads + key : blockIdx.x;
+        value = args.key_head_modulo ? rank * args.n_k_heads + key : blockIdx.x;
     }
 };
 

@@ -7,7 +7,9 @@
 // Layouts: w [n, k] in GGUF's row layout (quant.cuh); out k_panels panels of `rows` rows, in which row r of
 // the weight is row first + r / 8 * step + r % 8. With step = 16, two weights interleave in groups of 8 rows
 // (gate-up).
-// Bound: memory bandwidth; about 3.6 of 33 ms of a 2048-token prefill of Qwen3-4B on an H200.
+// Preconditions: first a multiple of 8. Numerics: rounded once, to bf16 or f16.
+// Bound: memory bandwidth; about 3.6 of 33 ms of a 2048-token prefill of Qwen3-4B on an H200, 63 % of the
+// bandwidth.
 #include "gemm_panels.cuh"
 #include "quant.cuh"
 
@@ -40,7 +42,7 @@ struct Dequantize<F32> {
     static DEVICE void chunk(const DequantizeArgs& args, const u8* row, u32 at, u8* to) {
         float x[8];
         dequantize_row8<F32>(row, at, args.k, x);
-        store_chunk_split(to, to + (u64)args.k_panels * args.rows * PANEL_BYTES, x);
+        store_chunk_split(to, to + (u64)args.k_panels * args.rows * PANEL_ROW_BYTES, x);
     }
 };
 

@@ -2,9 +2,10 @@
 // float4 where all addresses are 16-byte aligned; 256 threads per block. Launched by
 // src/kernels/elementwise.rs.
 //
-// All operands [n] f32; the output may be an operand, since an element is read and written by the same
-// thread.
-// Bound: memory bandwidth.
+// Layouts: all operands [n] f32; the output may be an operand, since an element is read and written by the
+// same thread.
+// Preconditions: none.
+// Bound: memory bandwidth. Not measured.
 #include "common.cuh"
 #include "silu.cuh"
 

@@ -1,8 +1,9 @@
-// Embedding lookup: gathers and dequantizes rows of a table by token id. Eight elements per thread, 128
-// threads per block; grid: x = m * blocks_per_row. Launched by src/kernels/embed.rs.
+// Embedding lookup: gathers and dequantizes rows of a table by token id. Element-wise: eight elements per
+// thread, 128 threads per block; grid: x = m * blocks_per_row. Launched by src/kernels/embed.rs.
 //
-// table [rows, width] in any weight type (quant.cuh); tokens [m]; out [m, width] f32. A token out of range is
-// reported, and its row is not written. Element-wise; bound: launch latency.
+// Layouts: table [rows, width] in any weight type (quant.cuh); tokens [m]; out [m, width] f32.
+// Preconditions: none. A token out of range is reported, and its row is not written.
+// Bound: launch latency. Not measured.
 #include "quant.cuh"
 
 // Mirrored by `EmbedArgs` in src/kernels/embed.rs.

@@ -3,14 +3,15 @@
 // the results of a row's experts. Launched by src/kernels/expert_generic.rs.
 //
 // expert_generic_<type>: one warp per pair and row of W, four warps per block; grid ceil(n / 4) x pairs. A
-//   lane dequantizes 8 columns of every 256; a warp reduction adds up the lanes. Bound by instruction issue
-//   of the dequantization. Epilogue: bias, then the activation with a gate that was computed before, or the
-//   multiplication by the pair's routing weight.
-// expert_sum: out = residual + the sum over the pairs of a row, in order; one thread per element. Bound by
-//   memory bandwidth.
+//   lane dequantizes 8 columns of every 256; a warp reduction adds up the lanes. Epilogue: bias, then the
+//   activation with a gate that was computed before, or the multiplication by the pair's routing weight.
+// expert_sum: out = residual + the sum over the pairs of a row, in order; one thread per element.
 //
-// x [m, k] or [pairs, k]; W [n_experts, n, k] as in a GGUF file; y, gate [pairs, n]. A pair whose id is out
-// of range is reported and not written.
+// Layouts: x [m, k] or [pairs, k]; W [n_experts, n, k] as in a GGUF file; y, gate [pairs, n]; f32 but for W.
+// Preconditions: k a multiple of the format's block. A pair whose id is out of range is reported and not
+// written.
+// Numerics: f32.
+// Bound: instruction issue of the dequantization; expert_sum by memory bandwidth. Not measured.
 #include "experts.cuh"
 #include "quant.cuh"
 
@@ -28,18 +29,18 @@ struct ExpertGenericArgs {
     u32 n;
     u32 k;
     u32 n_experts;
-    u32 top;
-    u32 pairs_per_row_of_x;  // top, or 1 if every pair has a row of x
+    u32 top_k;
+    u32 pairs_per_row_of_x;  // top_k, or 1 if every pair has a row of x
     u32 aligned;             // the rows of `x` start at multiples of 16 bytes
 };
 
 // Mirrored by `ExpertSumArgs` there.
 struct ExpertSumArgs {
-    const float* pairs;     // [m, top, n]
+    const float* pairs;     // [m, top_k, n]
     const float* residual;  // [m, n] or null; may be `out`
     float* out;             // [m, n]
     u32 n;
-    u32 top;
+    u32 top_k;
 };
 #include "layout/expert_generic.cuh"
 
@@ -50,7 +51,7 @@ DEVICE void expert_generic(const ExpertGenericArgs& args) {
     if (column >= args.n) return;
     const u32 id = args.ids[pair];
     if (id >= args.n_experts) {
-        if (column == 0 && lane == 0) report(args.fault, FAULT_EXPERT, pair / args.top, id, args.n_experts);
+        if (column == 0 && lane == 0) report(args.fault, FAULT_EXPERT, pair / args.top_k, id, args.n_experts);
         return;
     }
     const u64 row = (u64)id * args.n + column, at = (u64)pair * args.n + column;
@@ -84,8 +85,8 @@ extern "C" __global__ void __launch_bounds__(256) expert_sum(const __grid_consta
     const u32 column = blockIdx.x * 256 + threadIdx.x, row = blockIdx.y;
     if (column >= args.n) return;
     const u64 at = (u64)row * args.n + column;
-    const float* from = args.pairs + (u64)row * args.top * args.n + column;
+    const float* from = args.pairs + (u64)row * args.top_k * args.n + column;
     float value = args.residual ? args.residual[at] : 0.0f;
-    for (u32 slot = 0; slot < args.top; slot++) value += from[(u64)slot * args.n];
+    for (u32 slot = 0; slot < args.top_k; slot++) value += from[(u64)slot * args.n];
     args.out[at] = value;
 }

@@ -1,5 +1,6 @@
 // What the kernels of a mixture of experts share: gated activations, and the fault of an expert id that is
-// out of range. A pair is a row of the batch and one of its experts: pair p is slot p % top of row p / top.
+// out of range. A pair is a row of the batch and one of its experts: pair p is slot p % top_k of row p /
+// top_k.
 #pragma once
 #include "common.cuh"
 #include "silu.cuh"

@@ -1,9 +1,9 @@
 // f16 activations packed as wgmma panels: the activation operand of the mixed-input GEMM
-// (gemm_mixed_input.cu).
+// (gemm_mixed_input.cu). Not the panels of gemm_panels.cuh: columns are permuted per weight format.
 //
 // x [m, k] is padded to N rows and to K chunks of 256 columns. A chunk is 16 k-steps of 16 columns for wgmma;
 // eight of them are a stage of the GEMM's pipeline. A stage is two panels of four k-steps, K-major with the
-// 128-byte swizzle, so that one bulk copy brings it into shared memory as wgmma wants it:
+// 128-byte swizzle, so that one TMA bulk copy loads it into shared memory as wgmma wants it:
 //
 //     chunk (2 stages of 256 * N bytes)
 //     +-----------------------------+-----------------------------+---------+

@@ -1,6 +1,10 @@
 // Gathers the token of each row from the history, at its position of its sequence. NO_TOKEN, left by a row
-// whose logits had no finite maximum, becomes token 0, in the history as well. One thread per row, blocks of
-// 128. Latency-bound. Launch: gather_tokens.rs.
+// whose logits had no finite maximum, becomes token 0, in the history as well. Element-wise: one thread per
+// row, blocks of 128. Launched by src/kernels/gather_tokens.rs.
+//
+// Layouts: in the struct below, u32.
+// Preconditions: none. Sequences and positions out of range are reported.
+// Bound: launch latency. Not measured.
 #include "common.cuh"
 
 struct GatherTokensArgs {

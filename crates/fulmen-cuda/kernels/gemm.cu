@@ -1,6 +1,7 @@
 // GEMM for prefill with mma.sync, for every GPU from compute capability 8.0 on: out = x · wᵀ (+ bias) (+
-// residual), or SwiGLU of two products; gemm_hopper.cu is the one for Hopper. Launched by
-// src/kernels/gemm/mod.rs for more than 16 rows.
+// residual), or SwiGLU or GeGLU of two matmuls; gemm_hopper.cu is the one for Hopper. Launched by
+// src/kernels/gemm/mod.rs for what the small-M and mixed-input GEMMs do not take: more than 256 rows (48
+// where there is no mixed-input kernel, 16 with float weights).
 //
 // Tile: 128 x 128 of the output per block of 8 warps, 64 x 32 per warp, one K panel of 64 elements per step.
 // Three stages of x and w panels in shared memory (96 KiB), filled by cp.async; two blocks per SM. Grid: one
@@ -9,12 +10,12 @@
 // Layouts: x and w are packed panels in bf16 or f16 (gemm_panels.cuh); outputs [m, n] f32.
 // Preconditions and epilogue: see gemm.cuh. f16 operands have a power-of-two scale per row of x; bf16 ones
 // may be split into two parts (`passes`), which gives 16 bits of each significand.
-// Bound: tensor cores and the bandwidth of L2 into shared memory.
+// Bound: tensor cores and the bandwidth of L2 into shared memory; not measured on devices that take it.
 #include "gemm.cuh"
 
 constexpr int TILE = 128, STAGES = 3, THREADS = 256;
 constexpr int WARP_M = 64, WARP_N = 32;
-constexpr u32 TILE_BYTES = TILE * PANEL_BYTES, STAGE_BYTES = 2 * TILE_BYTES;
+constexpr u32 TILE_BYTES = TILE * PANEL_ROW_BYTES, STAGE_BYTES = 2 * TILE_BYTES;
 
 template <typename Type, bool GATE_UP>
 DEVICE void gemm(const GemmArgs& args) {
@@ -45,8 +46,8 @@ DEVICE void gemm(const GemmArgs& args) {
     // The chunk of the first 16 elements that a lane addresses for ldmatrix; the next 16 are two chunks
     // further.
     u32 x_row = warp % 2 * WARP_M + lane % 16, w_row = warp / 2 * WARP_N + lane % 8 + lane / 16 * 8;
-    u32 x_at = memory + x_row * PANEL_BYTES + ((lane / 16) ^ (x_row % 8)) * 16;
-    u32 w_at = memory + TILE_BYTES + w_row * PANEL_BYTES + ((lane / 8 % 2) ^ (w_row % 8)) * 16;
+    u32 x_at = memory + x_row * PANEL_ROW_BYTES + ((lane / 16) ^ (x_row % 8)) * 16;
+    u32 w_at = memory + TILE_BYTES + w_row * PANEL_ROW_BYTES + ((lane / 8 % 2) ^ (w_row % 8)) * 16;
     for (u32 step = 0; step < steps; step++) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();
@@ -57,11 +58,11 @@ DEVICE void gemm(const GemmArgs& args) {
             u32 b[WARP_N / 16][4];
 #pragma unroll
             for (u32 j = 0; j < WARP_N / 16; j++)
-                ldmatrix_x4(b[j], stage + (w_at ^ (k * 32)) + j * 16 * PANEL_BYTES);
+                ldmatrix_x4(b[j], stage + (w_at ^ (k * 32)) + j * 16 * PANEL_ROW_BYTES);
 #pragma unroll
             for (u32 i = 0; i < WARP_M / 16; i++) {
                 u32 a[4];
-                ldmatrix_x4(a, stage + (x_at ^ (k * 32)) + i * 16 * PANEL_BYTES);
+                ldmatrix_x4(a, stage + (x_at ^ (k * 32)) + i * 16 * PANEL_ROW_BYTES);
 #pragma unroll
                 for (u32 j = 0; j < WARP_N / 8; j++)
                     Type::mma(acc[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);

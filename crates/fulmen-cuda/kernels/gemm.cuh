@@ -1,7 +1,7 @@
 // What the two prefill GEMMs share (gemm.cu, gemm_hopper.cu): arguments, operand iteration, tile order and
 // epilogue.
 //
-// out = x · wᵀ (+ bias) (+ residual), or SwiGLU of two such products. Both operands are packed panels
+// out = x · wᵀ (+ bias) (+ residual), or SwiGLU or GeGLU of two such matmuls. Both operands are packed panels
 // (gemm_panels.cuh): gemm_activations.cu makes those of x, dequantize.cu those of w. Weights of one call that
 // share an element type are stacked in one w matrix, each from a multiple of 8 rows on, so that one launch
 // computes all their outputs. For gate-up, groups of 8 gate rows and 8 up rows alternate, so that the thread
@@ -48,18 +48,18 @@ struct OperandIterator {
     u32 panels_left, pass;
 
     DEVICE OperandIterator(const GemmArgs& args, u32 row, u32 column)
-        : x(args.x + (u64)row * PANEL_BYTES),
-          w(args.w + (u64)column * PANEL_BYTES),
+        : x(args.x + (u64)row * PANEL_ROW_BYTES),
+          w(args.w + (u64)column * PANEL_ROW_BYTES),
           panels_left(args.k_panels),
           pass(0) {}
 
     DEVICE void advance(const GemmArgs& args) {
-        x += (u64)args.x_rows * PANEL_BYTES;
-        w += (u64)args.w_rows * PANEL_BYTES;
+        x += (u64)args.x_rows * PANEL_ROW_BYTES;
+        w += (u64)args.w_rows * PANEL_ROW_BYTES;
         if (--panels_left == 0) {
             panels_left = args.k_panels;
-            if (pass == 0) w -= (u64)args.k_panels * args.w_rows * PANEL_BYTES;
-            if (pass == 1) x -= 2 * (u64)args.k_panels * args.x_rows * PANEL_BYTES;
+            if (pass == 0) w -= (u64)args.k_panels * args.w_rows * PANEL_ROW_BYTES;
+            if (pass == 1) x -= 2 * (u64)args.k_panels * args.x_rows * PANEL_ROW_BYTES;
             pass++;
         }
     }

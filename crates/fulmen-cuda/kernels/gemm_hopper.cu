@@ -26,7 +26,7 @@ constexpr u32 CONSUMERS = 2, CONSUMER_WARPS = 4 * CONSUMERS, THREADS = (CONSUMER
 
 template <typename Type, int BLOCK_M, int BLOCK_N, bool GATE_UP>
 struct GemmHopper {
-    static constexpr u32 X_BYTES = BLOCK_M * PANEL_BYTES, W_BYTES = BLOCK_N * PANEL_BYTES;
+    static constexpr u32 X_BYTES = BLOCK_M * PANEL_ROW_BYTES, W_BYTES = BLOCK_N * PANEL_ROW_BYTES;
     static constexpr u32 STAGE_BYTES = X_BYTES + W_BYTES, STAGES_THAT_FIT = 225 * 1024 / STAGE_BYTES;
     static constexpr u32 STAGES = STAGES_THAT_FIT < 6 ? STAGES_THAT_FIT : 6;
     static constexpr u32 M_TILES = BLOCK_M / CONSUMERS / 64;  // wgmma tiles of 64 rows per consumer
@@ -80,14 +80,14 @@ struct GemmHopper {
             for (u32 step = 0; step < steps; step++) {
                 u32 at = ring + pipeline.stage * STAGE_BYTES;
                 mbarrier_wait_parity(full + 8 * pipeline.stage, pipeline.parity);
-                u64 x = wgmma_descriptor(at + consumer * M_TILES * 64 * PANEL_BYTES),
+                u64 x = wgmma_descriptor(at + consumer * M_TILES * 64 * PANEL_ROW_BYTES),
                     w = wgmma_descriptor(at + X_BYTES);
                 wgmma_fence();
 #pragma unroll
                 for (u32 k = 0; k < PANEL / 16; k++)
 #pragma unroll
                     for (u32 i = 0; i < M_TILES; i++)
-                        Wgmma<Type>::mma(acc[i], x + i * (64 * PANEL_BYTES / 16) + 2 * k, w + 2 * k);
+                        Wgmma<Type>::mma(acc[i], x + i * (64 * PANEL_ROW_BYTES / 16) + 2 * k, w + 2 * k);
                 wgmma_commit();
                 wgmma_wait<1>();
                 if (step != 0) release(previous_stage);

@@ -1,7 +1,8 @@
 // targets: 90a
 // Mixed-input GEMM (W4A16 to W8A16) on wgmma: y[m, n] = x[m, k] W[n, k]^T for m = 17..256 rows and
-// block-quantized W (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with fused SwiGLU of gate and up, or
-// bias and residual. For decode batches above 16 rows, short prompts and prefill chunks.
+// block-quantized W (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with fused SwiGLU or GeGLU of gate and
+// up, or bias and residual. For decode batches above 16 rows and prefill chunks of up to 256. Launched by
+// src/kernels/gemm_mixed_input/mod.rs.
 //
 // Algorithm
 //   y^T = W x^T. Weights are dequantized in registers to f16 A-fragments of wgmma.m64nNk16; x is its B
@@ -11,20 +12,21 @@
 //
 // Tiles
 //   128 rows of W (two warpgroups of 64) x N = 32, 64, 128, 192 or 256 padded rows of x. K chunk: 256
-//   columns.
+//   columns. W ring: 2 to 4 stages (16 rows x 256 columns for each warp); x ring: 2 to 6 stages (128
+//   columns); 223 KiB together.
 //
 // Warp roles, 288 threads; 384 for N above 128
 //   8 consumer warps, two warpgroups. Each warp streams its own 16 rows of W into a ring of W_STAGES chunks
 //   and dequantizes them: TMA tiles for Q4_K and Q5_K, cp.async for the others. Four k-steps are dequantized
 //   while the wgmma of the four before them run.
-//   One thread of the last warp, the producer, copies stages of x (half a chunk, one bulk copy) into a ring
-//   of X_STAGES. Above 128 rows that warp is a warpgroup, from which setmaxnreg moves registers to the
+//   One thread of the last warp, the producer, copies stages of x (half a chunk, one TMA bulk copy) into a
+//   ring of X_STAGES. Above 128 rows that warp is a warpgroup, from which setmaxnreg moves registers to the
 //   consumers. Below, a quarter to a third of the registers are left to blocks of the reduction, which start
 //   beside this one.
 //
 //     mbarrier          arrives                                   waits
 //     w_full[w][s]      TMA bytes, or 32 cp.async arrivals        consumer warp w, before it reads stage s
-//     x_full[s]         bytes of the bulk copy                    consumers, before their wgmma read stage s
+//     x_full[s]         bytes of the TMA bulk copy                consumers, before their wgmma read stage s
 //     x_empty[s]        8 consumer warps, when their wgmma        producer, before it refills stage s
 //                       have read stage s
 //
@@ -70,9 +72,9 @@ struct WeightLoader {
     const SharedAddress ring, full;
     u32 left;         // items to load
     u32 tile, chunk;  // of the next one
-    // TMA: tensor map and row of the tile. cp.async: rows 0 to 7 and 8 to 15 of the warp, the latter less 8
-    // rows, and where their matrix ends.
-    WarpTile place;
+    WarpTile place;   // TMA: tensor map and row of the tile
+    // cp.async. rows[i]: base of warp rows 8 i to 8 i + 7; for gate and up rows[1] is biased by -8 rows, so
+    // that + row * row_bytes fits both. ends[i]: end of that matrix.
     const u8 *rows[2], *ends[2];
 
     DEVICE WeightLoader(const GemmMixedInputArgs& args, SharedAddress ring, SharedAddress full)

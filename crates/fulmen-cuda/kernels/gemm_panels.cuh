@@ -11,13 +11,13 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/mma.cuh"
 
-constexpr u32 PANEL = 64;         // elements of a row in a panel
-constexpr u32 PANEL_BYTES = 128;  // of a row
+constexpr u32 PANEL = 64;             // elements of a row in a panel
+constexpr u32 PANEL_ROW_BYTES = 128;  // bytes of a row in a panel
 
 // Bytes from the start of a matrix of `rows` rows (a multiple of 8) to the chunk of 8 elements at `k` of a
 // row.
 DEVICE u64 panel_chunk(u32 rows, u32 row, u32 k) {
-    return ((u64)(k / PANEL) * rows + row) * PANEL_BYTES + ((k % PANEL / 8) ^ (row % 8)) * 16;
+    return ((u64)(k / PANEL) * rows + row) * PANEL_ROW_BYTES + ((k % PANEL / 8) ^ (row % 8)) * 16;
 }
 
 // Packs a chunk of 8 elements.

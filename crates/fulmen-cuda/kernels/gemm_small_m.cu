@@ -1,8 +1,8 @@
 // targets: 90
 // Weight-only quantized (W4A16 to W8A16) small-M GEMM: y[m, n] = x[m, k] W[n, k]^T for m = 2..32 rows and
 // block-quantized W (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4, IQ4_NL, IQ4_XS), with fused
-// SwiGLU of gate and up, or bias and residual. For decode at batch 2 to 32; up to 48 rows in several
-// launches.
+// SwiGLU or GeGLU of gate and up, or bias and residual. For decode at batch 2 to 32; up to 48 rows in several
+// launches. Launched by src/kernels/gemm_small_m/mod.rs.
 //
 // Algorithm
 //   Weights are dequantized in registers to f16 A-fragments of mma.m16n8k16; activations are its B-fragments.
@@ -28,7 +28,7 @@
 //
 //     mbarrier              arrives                              waits
 //     stage_full[w][s]      TMA bytes, or 32 cp.async arrivals   consumer warp w, before it reads stage s
-//     x_full[c]             32 cp.async arrivals of the producer consumers, before they multiply chunk c
+//     x_full[c]             32 cp.async arrivals (producer)      consumers, before they multiply chunk c
 //     state.fits_ready      producer, if x was forwarded         consumers, before their first item
 //     state.scales_ready    32 lanes of the producer             consumers, before the epilogue
 //     state.partials_ready  st.async bytes of all blocks         consumers of the block that finishes a tile

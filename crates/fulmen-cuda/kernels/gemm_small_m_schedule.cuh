@@ -20,7 +20,8 @@
 constexpr u32 MAX_WARPS = 12;           // consumer warps
 constexpr u32 WIDE_GATE_UP_WARPS = 11;  // the same for gate and up with 32 rows of x
 constexpr u32 MAX_WEIGHTS = 3;          // weight matrices of a launch
-constexpr u32 MAX_CHUNKS = 52;  // K chunks of a block, each with an mbarrier: more than fit in shared memory
+// K chunks of a block (one mbarrier each); x for 52 chunks of 8 rows exceeds shared memory.
+constexpr u32 MAX_CHUNKS = 52;
 constexpr u32 MAX_STAGES = 4;
 constexpr u32 TILE = K_SLICE;  // rows of W; a tile of the output is a K slice of the next GEMM
 

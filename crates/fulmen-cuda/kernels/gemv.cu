@@ -1,6 +1,7 @@
 // GEMV with int8 activations (W4A8 to W8A8): y[n] = x[k] W[n, k]^T for one row of x and block-quantized W
 // (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4, IQ4_NL, IQ4_XS), with a fused RMS norm before it
-// and SwiGLU or GeGLU of gate and up, or bias and residual, after it. For decode at batch 1.
+// and SwiGLU or GeGLU of gate and up, or bias and residual, after it. For decode at batch 1. Launched by
+// src/kernels/gemv.rs.
 //
 // Algorithm
 //   x is quantized to int8 (q8_activations.cuh) and multiplied with the quants of W by dp4a
@@ -15,8 +16,8 @@
 //          w takes tasks w, w + WARPS ... With two formats (Q4_K and Q6_K) the warps are divided among them
 //   warp   LANES = 8, 16 or 32 lanes per row; a lane multiplies every LANES-th unit of 64 columns;
 //          shuffles add up the lanes
-//   stage  the rows of a task as one bulk copy of up to 8448 bytes; a longer row (LANES = 32), or one that
-//          does not fit in the ring, is cut into segments of SEGMENT_UNITS units
+//   stage  the rows of a task as one TMA bulk copy of up to 8448 bytes; a longer row (LANES = 32), or one
+//          that does not fit in the ring, is cut into segments of SEGMENT_UNITS units
 //
 // Pipeline
 //   Each warp has a ring of one or two stages; full[w][s] is that of stage s of warp w. No warp waits for

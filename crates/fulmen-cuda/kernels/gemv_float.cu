@@ -1,5 +1,6 @@
 // GEMV with float weights: y[m, n] = x[m, k] W[n, k]^T for m = 1 to 4 rows of x and W in f16, bf16 or f32,
-// with a fused RMS norm before it and SwiGLU of gate and up, or bias and residual, after it. For decode.
+// with a fused RMS norm before it and SwiGLU or GeGLU of gate and up, or bias and residual, after it. For
+// decode; up to 16 rows in several launches. Launched by src/kernels/gemv_float.rs.
 //
 // Algorithm
 //   x stays in f32 in shared memory, multiplied with gamma if there is a norm. Weights are streamed into a
@@ -37,7 +38,9 @@
 //
 // Performance
 //   Bound by the bytes of W: 4096 bytes (a stage) take about 250 warp instructions and 80 cycles of shared
-//   memory at m = 1, a third of the 220 cycles in which they come from memory on an H200.
+//   memory at m = 1, a third of the 220 cycles in which they come from memory on an H200. A whole decode step
+//   of Qwen3-4B in f16 at batch 1 runs at 65 % of the memory-bandwidth bound there; kernels were not measured
+//   alone.
 #include "common.cuh"
 #include "float4.cuh"
 #include "gemv_ring.cuh"

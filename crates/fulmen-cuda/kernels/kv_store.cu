@@ -1,13 +1,15 @@
 // KV store: writes the keys and values of a batch of rows into the KV cache, converted to its type.
 // Element-wise but for Q8_0 caches, where a warp quantizes blocks of 32. Launched by src/kernels/kv_store.rs
-// and kv.rs.
+// and src/kernels/kv.rs.
 //
 // `kv_store`: one warp per head (m * 2 * n_kv_heads heads, keys first), four warps per block; lane l takes
-// dims l + 32 i. k, v [m, n_kv_heads, head_dim] f32; the cache in pages of f32, f16 or Q8_0 (kv.cuh). Rows
-// with an invalid slot are skipped and reported; of several rows with one slot the last is stored.
+// dims l + 32 i.
 // `superseded`: one warp per row; marks rows whose slot a later row has, once, for batches in which it would
 // take too long for every warp of `kv_store` or `rope_store` to search.
-// Bound: memory bandwidth and launch latency; a few microseconds at any batch size.
+// Layouts: k, v [m, n_kv_heads, head_dim] f32; the cache in pages of f32, f16 or Q8_0 (kv.cuh).
+// Preconditions: none. Rows with an invalid slot are skipped and reported; of several rows with one slot the
+// last is stored.
+// Bound: memory bandwidth and launch latency. Not measured.
 #include "kv.cuh"
 
 // Mirrored by `KvStoreArgs` in src/kernels/kv_store.rs.

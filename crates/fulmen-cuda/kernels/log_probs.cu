@@ -2,16 +2,19 @@
 // fulmen_core::sampling.
 //
 // Algorithm: a two-level selection by 64-bit keys (ordered_key.cuh), whose order is total, and a two-level
-// sum of exponentials.
+// reduction, the sum of exponentials. Tile: 4096 logits.
 // - log_probs_parts: grid rows x parts of 4096 logits, 1024 threads, 4 logits per thread in registers. A warp
 //   selects the largest of its 128 keys, one per round of shuffles, into shared memory; the first warp merges
 //   the 32 sorted lists, a lane per list. The sum is relative to the largest logit of the part.
 // - log_probs: one block of 256 threads per row rescales and adds the sums of the parts and merges their
 //   lists: each further token is the largest key below the previous one.
-// Layouts: part_keys [rows, parts, listed], sorted, 0 for none; part_sums [rows, parts]; values and indices
-// [rows, 1 + top], that of the given token first.
-// Numerics: sums in f32; NaN and -inf have no weight. Deterministic. Bound: one pass over the logits, and the
-// latency of up to 20 rounds of selection. Launch: log_probs.rs.
+// Launched by src/kernels/log_probs.rs.
+//
+// Layouts: logits [rows, width] f32; tokens [rows] u32; part_keys [rows, parts, listed], sorted, 0 for none;
+// part_sums [rows, parts]; values and indices [rows, 1 + top], that of the given token first.
+// Preconditions: top and listed at most 20; parts = ceil(width / 4096).
+// Numerics: sums in f32; NaN and -inf are excluded. Deterministic.
+// Bound: one pass over the logits, and the latency of up to 20 rounds of selection. Not measured.
 #include "ordered_key.cuh"
 
 constexpr u32 PART = 4096;  // logits of a block of log_probs_parts
@@ -112,11 +115,10 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     float log_sum = logf(block_reduce<Sum>(sum, warp_sums));
     float* values = args.values + row * (1 + args.top);
     u32* indices = args.indices + row * (1 + args.top);
-    const float not_a_number = __uint_as_float(0x7fc00000u);
     if (threadIdx.x == 0) {
         u32 token = args.tokens[row];
         indices[0] = token;
-        values[0] = not_a_number;
+        values[0] = NOT_A_NUMBER;
         if (finite && token < args.width) {
             float logit = args.logits[row * args.width + token];
             values[0] = logit > -INFINITE ? logit - largest - log_sum : -INFINITE;
@@ -134,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
         if (threadIdx.x == 0) {
             bool found = finite && previous != 0;
             indices[at] = found ? key_index(previous) : NO_TOKEN;
-            values[at] = !finite ? not_a_number : found ? key_value(previous) - largest - log_sum : -INFINITE;
+            values[at] = !finite ? NOT_A_NUMBER : found ? key_value(previous) - largest - log_sum : -INFINITE;
         }
     }
 }

@@ -1,15 +1,18 @@
 // Logit biases and token masks: what a sampling slot adds to logits, and -inf for the tokens that its mask
-// excludes, in place.
+// excludes, in place. Launched by src/kernels/mask_logits.rs.
 //
-// Algorithm: grid rows x parts of 4096 logits, blocks of 256 threads. A block reads two words of its row's
-// slot and ends there if the slot edits nothing. Else it adds the biases of the tokens in its part, one
-// thread per bias, and after a barrier goes over its part: 16 logits per thread, a warp shares a word of the
-// mask, and only excluded logits are written. No two blocks touch the same logit and biases have different
-// tokens, so the result is deterministic.
-// Layouts: edits [n_slots, 2 + 2 capacity] words: masked, count, then pairs (token, bits of the bias); masks
-// [n_slots, mask_words] words, bit t % 32 of word t / 32 allows token t.
-// Bound: latency for slots without edits; else one pass of writes to logits that are in L2. Invalid slots,
-// tokens and biases are reported as faults and change nothing. Launch: mask_logits.rs.
+// Algorithm: a scatter of the biases, then a masked fill; no reduction. Grid rows x parts, one tile of 4096
+// logits per block of 256 threads. A block reads two words of its row's slot and ends there if the slot edits
+// nothing. Else it adds the biases of the tokens in its part, one thread per bias, and after a barrier goes
+// over its part: 16 logits per thread, a warp shares a word of the mask, and only excluded logits are
+// written. No two blocks touch the same logit and biases have different tokens, so the result is
+// deterministic.
+// Layouts: logits [rows, width] f32; slots [rows] u32 or null: row r has slot r; edits [n_slots, 2 + 2
+// capacity] words: masked, count, then pairs (token, bits of the bias); masks [n_slots, mask_words] words,
+// bit t % 32 of word t / 32 allows token t.
+// Preconditions: the tokens of a slot's biases are distinct; mask_words = ceil(width / 32). Invalid slots,
+// tokens and biases are reported as faults and change nothing.
+// Bound: latency for slots without edits; else one pass of writes to logits that are in L2. Not measured.
 #include "common.cuh"
 
 constexpr u32 PART = 4096;      // logits of a block

@@ -1,6 +1,6 @@
 // Generic matmul: y[m, n] = x[m, k] W[n, k]^T + bias + residual, for every weight type and every shape, in
-// f32. The fallback where the GEMV, the small-M GEMM and the tensor-core GEMM do not apply (matmul.rs):
-// devices before Hopper with few rows, unaligned memory, rare types.
+// f32. The fallback where the GEMV, the small-M GEMM and the tensor-core GEMM do not apply (matmul.rs): small
+// batches before Hopper, unaligned memory, rare types. Launched by src/kernels/matmul_generic.rs.
 //
 // matmul_generic_<type>_rows<R>: GEMV for up to R = 1, 2, 4 or 8 rows.
 //   One warp per row of W, four warps per block, ceil(n / 4) blocks. A lane dequantizes 8 columns of every
@@ -11,8 +11,12 @@
 //   memory, transposed to [k][row] with a pitch of 68 floats; a thread computes 4 x 4 outputs with FMA. Not
 //   pipelined. Bound by shared memory and FMA throughput (no tensor cores).
 //
+// Layouts: x [m, k], y [m, n], bias [n], residual [m, n] in f32; W [n, k] as in a GGUF file.
+// Preconditions: k a multiple of the format's block.
 // Numerics: weights are dequantized to f32 in registers; f32 products and sums, in an order that depends only
-// on k. Launch: matmul_generic.rs.
+// on k.
+// H200: a whole decode step of Qwen3-4B in f16 at batch 1 ran at 34 % of the memory-bandwidth bound with
+// these kernels (5666 us, where the bytes take 1940).
 #include "quant.cuh"
 
 constexpr int TILE = 64, K_STEP = 32, PITCH = TILE + 4;

@@ -1,12 +1,14 @@
 // targets: 90
 // Packs f32 activations as f16 after an optional RMS norm: as MMA B-fragments (f16_fragments.cuh), the
 // activation operand of the small-M GEMM where no previous kernel has forwarded it, or as panels
-// (f16_panels.cuh), that of the mixed-input GEMM.
+// (f16_panels.cuh), that of the mixed-input GEMM. Launched by src/kernels/pack_f16_fragments.rs.
 //
 // - Algorithm: pack_row.cuh; rows are read from memory, the second time from L2.
 // - Grid: one block per row, for fragments padding rows included; up to 1024 threads (`threads` in
 //   pack_f16_fragments.rs), four columns per thread and step. The four lanes of a quad store the sum of their
 //   K slice with the fragments.
+// - Layouts: x [m, k] f32; out as in f16_fragments.cuh (8, 16 or 32 padded rows) or f16_panels.cuh;
+//   row_scales [rows] f32; normed [m, k] f32.
 // - Preconditions: `x`, `gamma` and `normed` are 16-byte aligned, k is a multiple of 4.
 // - Bound: latency; 4 to 5 us alone on an H200 for 16 rows. Most launches are avoided by forwarding
 //   (forwarding.cuh) and by the reduction of the mixed-input GEMM.

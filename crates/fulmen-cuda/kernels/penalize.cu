@@ -1,14 +1,18 @@
 // Repetition, frequency and presence penalties: makes the logits of recent tokens less likely, in place.
 //
 // Algorithm: a histogram of the tokens in the row's window by atomic reduction, then a scatter update; no
-// atomics on floats, so results are deterministic. One block of 256 threads per row, three passes over the
-// window with a barrier between them: 1. clear the count of each token of the window (the table has an entry
-// per token, only these are
+// atomics on floats, so results are deterministic. Launched by src/kernels/penalize.rs.
+//
+// One block of 256 threads per row, three passes over the window with a barrier between them:
+//   1. clear the count of each token of the window (the table has an entry per token; only these are
 //      touched);
 //   2. count with atomicAdd;
 //   3. take the count with atomicExch: the thread that gets it applies the penalty, once per distinct token.
-// Bound by latency. Invalid tokens, positions and penalties are reported as faults and leave the row
-// unchanged. Launch: penalize.rs.
+//
+// Layouts: logits f32 and counts u32 [rows, width]; history [n_seqs, capacity].
+// Preconditions: none; a window that is longer than the history is all of it. Invalid tokens, positions and
+// penalties are reported as faults and leave the row unchanged.
+// Bound: latency. Not measured.
 #include "common.cuh"
 
 // Of one row.

@@ -2,10 +2,11 @@
 // One thread per pair (or per copied dim) of HEADS_PER_BLOCK heads of one row: sin and cos are computed once
 // for all of them, in f64. Launched by src/kernels/rope.rs.
 //
-// Grid: x = rows * head groups * chunks of a head; up to 128 threads. x, out [m, n_heads, head_dim] f32; out
-// may be x. Pairing: NeoX (i, i + n_rot / 2) or adjacent (2 i, 2 i + 1); see rope.cuh. n_rot is even and at
-// most head_dim.
-// Bound: memory bandwidth; the f64 angles matter only for short batches.
+// Grid: x = rows * head groups * chunks of a head; up to 128 threads. Pairing: NeoX (i, i + n_rot / 2) or
+// interleaved (2 i, 2 i + 1); see rope.cuh.
+// Layouts: x, out [m, n_heads, head_dim] f32; out may be x.
+// Preconditions: n_rot even and at most head_dim. Numerics: f32, angles in f64.
+// Bound: memory bandwidth; the f64 angles matter only for short batches. Not measured.
 #include "rope.cuh"
 
 // Mirrored by `RopeKernelArgs` in src/kernels/rope.rs.

@@ -9,10 +9,12 @@
 //   in registers, head_dim / 32 neighboring dims per lane. Only keys and values pass through shared memory,
 //   for store_head.
 // Layouts: q, out [m, n_heads, head_dim] f32 (out may be q); k, v [m, n_kv_heads, head_dim] f32; the cache
-// in pages of f32, f16 or Q8_0 (kv.cuh). A row with an invalid slot is reported and left as it is.
+// in pages of f32, f16 or Q8_0 (kv.cuh).
+// Preconditions: n_rot even and at most head_dim; for the entries of 64 and 128 dims see above. A row with an
+// invalid slot is reported and left as it is.
 // Numerics: f32, angles in f64 (rope.cuh).
 // Bound: memory bandwidth and launch latency: 50 us per layer at 2048 rows of Qwen3-4B on an H200, timed
-// alone.
+// alone, which is 44 % of the bandwidth (92 MB).
 #include "kv.cuh"
 #include "rope.cuh"
 

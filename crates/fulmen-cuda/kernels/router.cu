@@ -5,8 +5,8 @@
 // Algorithm
 //   A GEMV over one cluster of CLUSTER blocks. Every block reads all of x and has `rows_per_block` rows of W;
 //   the logits meet in the shared memory of block 0 (distributed shared memory), which routes the row
-//   (routing.cuh). Meanwhile every block writes an eighth of the norm's f32 result, and the last one the same
-//   as q8 activations for the gate and up projections of the experts.
+//   (routing.cuh). Meanwhile block r writes the columns with column / 4 % 8 = r of the norm's f32 result;
+//   block 7 also writes all of it as q8 activations for the gate and up projections of the experts.
 //
 // Tiles and mapping
 //   grid   CLUSTER blocks, one cluster: the router is a megabyte, and what takes time is the chain of
@@ -17,11 +17,11 @@
 //
 // Pipeline
 //   W does not depend on the previous kernel: the first `held_rows` rows of a block are copied to shared
-//   memory before `pdl_wait` (one bulk copy), the others, and gamma, are prefetched into L2.
+//   memory before `pdl_wait` (one TMA bulk copy), the others, and gamma, are prefetched into L2.
 //
 // Memory layouts
 //   x, gamma, normed f32 [k]; W row-major [n_experts, k] in f32, f16 or bf16; logits f32 [n_experts]; weights
-//   f32 and ids u32 [top]; q8 activations of the norm's result, padded to whole groups (q8_activations.cuh)
+//   f32 and ids u32 [top_k]; q8 activations of the norm's result, padded to whole groups (q8_activations.cuh)
 //   shared  W [held_rows][k]
 //
 // Preconditions (router.rs)
@@ -33,7 +33,8 @@
 //
 // Performance
 //   Bound by latency: x from L2, 128 KB of shared memory a block at 128 bytes per clock (0.6 us for 128
-//   experts of 2048 columns in f32), one cluster barrier, the selection.
+//   experts of 2048 columns in f32), one cluster barrier, the selection. 9.9 us a layer timed alone (H200,
+//   Qwen3-30B-A3B).
 #include "float4.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/tma.cuh"

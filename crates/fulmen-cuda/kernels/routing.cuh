@@ -11,7 +11,7 @@ constexpr float MIN_WEIGHT_SUM = 6.103515625e-5f;
 struct RouteRule {
     const float* bias;  // [n_experts], added to the scores for the selection only; or null
     u32 n_experts;
-    u32 top;  // at most 32
+    u32 top_k;  // at most 32
     u32 scores;
     u32 renormalize;
     float scale;
@@ -42,9 +42,9 @@ struct ExpertScore {
     }
 };
 
-// The weight of the expert that this lane has selected, by a whole warp; lanes from `top` on have none.
+// The weight of the expert that this lane has selected, by a whole warp; lanes from `top_k` on have none.
 DEVICE float routing_weight(const RouteRule& rule, const ExpertScore& score, float logit) {
-    const bool selected = threadIdx.x % 32 < rule.top;
+    const bool selected = threadIdx.x % 32 < rule.top_k;
     float weight = selected ? score(logit) : 0.0f;
     if (rule.scores == SELECTED_SOFTMAX) {
         const float most = warp_max(selected ? weight : -INFINITE);
@@ -57,9 +57,9 @@ DEVICE float routing_weight(const RouteRule& rule, const ExpertScore& score, flo
 
 // Routes one row by all threads of a block, which has at least as many threads as experts, rounded up to
 // whole warps. Its logits are in shared memory. An expert's rank is the number of larger keys (equal logits:
-// the lower id first), counted by as many threads for each expert as there are; experts of a rank below `top`
-// are selected. Compared with a warp maximum for each slot, one after the other, this takes a fifth of the
-// time. A row with a logit or key that is not finite has ids 0 to top - 1 and NaN weights.
+// the lower id first), counted by as many threads for each expert as there are; experts of a rank below
+// `top_k` are selected. Compared with a warp maximum for each slot, one after the other, this takes a fifth
+// of the time. A row with a logit or key that is not finite has ids 0 to top_k - 1 and NaN weights.
 template <u32 MAX_ROUTED>
 struct BlockRouting {
     __align__(16) u64 keys[MAX_ROUTED];
@@ -103,14 +103,14 @@ struct BlockRouting {
                 atomicAdd(&ranks[id], larger);
         }
         __syncthreads();
-        if (finite && thread < n && ranks[thread] < rule.top) selected[ranks[thread]] = thread;
+        if (finite && thread < n && ranks[thread] < rule.top_k) selected[ranks[thread]] = thread;
         __syncthreads();
         if (thread >= 32) return;
         const u32 mine = selected[thread];
-        if (thread < rule.top) ids[thread] = mine;
+        if (thread < rule.top_k) ids[thread] = mine;
         if (!rule.bias) score = ExpertScore::of_row(rule, logits);
-        float weight = routing_weight(rule, score, thread < rule.top ? logits[mine] : 0.0f);
+        float weight = routing_weight(rule, score, thread < rule.top_k ? logits[mine] : 0.0f);
         if (!finite) weight = NOT_A_NUMBER;
-        if (thread < rule.top) weights[thread] = weight;
+        if (thread < rule.top_k) weights[thread] = weight;
     }
 };

@@ -1,7 +1,7 @@
 // Samples a token from each row of logits: temperature, top-k, top-p and min-p, by the rule of
-// fulmen_core::sampling.
+// fulmen_core::sampling. Launched by src/kernels/sample.rs.
 //
-// Algorithm: selection by histogram; no row is sorted. Three kernels in turn (sample.rs):
+// Algorithm: selection by histogram; no row is sorted. Three kernels in turn:
 //   1. sample_largest    grid rows x parts of about 4096 logits: reduction to the largest logit of each part
 //   2. sample_histogram  same grid: histogram of the probability mass by distance from the largest, 1024
 //                        bins, and of each part a shortlist: the candidates of its first bins, up to 256
@@ -11,9 +11,14 @@
 //                        by key if there are more. They are gathered from the shortlists, and from the whole
 //                        row only if a part has more than 256 candidates up to that bin
 //
+// Layouts: logits [rows, width] f32; states [rows] of 8 words; part_keys [rows, parts]; masses and counts
+// [rows, 1024]; lists [rows, parts, 256].
+// Preconditions: temperature >= 0 and finite, top_p >= 0, 0 <= min_p <= 1; else the row reports a fault.
 // Numerics: masses are integers, multiples of 2^-40, so sums are exact in any order and a draw is
-// reproducible. Bound: two passes over the logits, which stay in L2, by all multiprocessors, and the latency
-// of one block in kernel 3. A pass over 152k logits by that one block would take 30 us.
+// reproducible.
+// Bound: two passes over the logits, which stay in L2, by all multiprocessors, and the latency of one block
+// in kernel 3. H200: kernels 1 and 2 took 3 us each for 152k logits before there were shortlists; kernel 3
+// was not measured since. A pass over all logits by that one block would take 30 us.
 #include "ordered_key.cuh"
 
 constexpr u32 BINS = 1024;          // of the histogram, and threads of a block of `sample`

@@ -17,7 +17,7 @@ struct StateRows {
     DEVICE u32 sequence(u32 row) const { return sequences ? sequences[row] : 0; }
 
     // `row`, if it is the first one of its sequence. Rows of a sequence mostly follow each other, so the
-    // search goes backward.
+    // search goes backward. Without sequences the grid has one row (`starts` in recurrent.rs), so row is 0.
     DEVICE u32 first(u32 row) const {
         if (!sequences) return row;
         const u32 number = sequences[row];

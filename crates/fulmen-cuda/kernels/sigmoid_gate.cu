@@ -1,7 +1,9 @@
 // Sigmoid gates: y = x · sigmoid(gate), where a gate covers `span` neighboring elements. One thread per
 // element, blocks of 256. Launched by src/kernels/sigmoid_gate.rs.
 //
-// x and y [n], which may be the same address; gate [n / span]. Bound: memory bandwidth.
+// Layouts: x and y [n] f32, which may be the same address; gate [n / span] f32.
+// Preconditions: n a multiple of span.
+// Bound: memory bandwidth. Not measured.
 #include "common.cuh"
 #include "silu.cuh"
 

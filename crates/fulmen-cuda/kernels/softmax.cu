@@ -1,10 +1,11 @@
 // Softmax of x · scale over rows: max reduction, exponentials with a sum reduction, division. One block per
 // row, up to 1024 threads; three passes over the row. Launched by src/kernels/softmax.rs.
 //
-// x, out [rows, width] f32; out may be x. A row of nothing but -inf gives zeros; a NaN makes its row NaN.
+// Layouts: x, out [rows, width] f32; out may be x.
+// Preconditions: none. A row of nothing but -inf gives zeros; a NaN makes its row NaN.
 // Numerics: the max is subtracted before the scale is applied, where it causes the least rounding; with a
 // negative scale it is the max of -x.
-// Bound: memory bandwidth, or latency for a few rows.
+// Bound: memory bandwidth, or latency for a small batch. Not measured.
 #include "common.cuh"
 
 // Mirrored by `SoftmaxArgs` in src/kernels/softmax.rs.

@@ -9,11 +9,15 @@
         &["80", "90"],
         include_bytes!("attention_decode_f32_scores.ptx.zst"),
     ),
-    Embedded::new("attention_decode_odd", &["80", "90"], include_bytes!("attention_decode_odd.ptx.zst")),
     Embedded::new(
-        "attention_decode_odd_scores",
+        "attention_decode_other_dims",
         &["80", "90"],
-        include_bytes!("attention_decode_odd_scores.ptx.zst"),
+        include_bytes!("attention_decode_other_dims.ptx.zst"),
+    ),
+    Embedded::new(
+        "attention_decode_other_dims_scores",
+        &["80", "90"],
+        include_bytes!("attention_decode_other_dims_scores.ptx.zst"),
     ),
     Embedded::new("attention_decode_q8_0", &["80", "90"], include_bytes!("attention_decode_q8_0.ptx.zst")),
     Embedded::new(

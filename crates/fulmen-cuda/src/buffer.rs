@@ -10,9 +10,11 @@ use fulmen_core::{
     SharedBytes, WeightReader, WeightSpec, timeline,
 };
 
+use crate::BACKEND;
 use crate::device::CudaDevice;
 use crate::error::CudaError;
 use crate::handles::{DeviceBlock, Stream};
+use crate::kernels::supports_weight;
 use crate::readback::{DeviceRead, ReadPool};
 use crate::staging::{self, Destination, SLOT_BYTES};
 use crate::upload::{SlotPool, SmallWrites, StreamCopies};
@@ -183,6 +185,16 @@ impl LookUp for CudaMemory {
             DType::F32 | DType::U32 => 4,
             DType::F16 | DType::BF16 => 2,
             _ => 16,
+        }
+    }
+
+    fn check_weight_type(&self, dtype: DType) -> Result<(), BackendError> {
+        match supports_weight(dtype) {
+            true => Ok(()),
+            false => {
+                let what = format!("matmuls and embeddings of {dtype}");
+                Err(BackendError::Unsupported { backend: BACKEND, what })
+            }
         }
     }
 }

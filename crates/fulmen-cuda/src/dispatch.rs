@@ -402,6 +402,10 @@ impl DeviceMemory for CudaDispatcher {
         self.memory.import(bytes)
     }
 
+    fn supports_weight(&self, dtype: DType) -> bool {
+        kernels::supports_weight(dtype)
+    }
+
     fn import_weights(
         &mut self,
         weights: &[WeightSpec],

@@ -1,11 +1,11 @@
 //! Forwarded activations: the forms that kernels exchange beside f32, what the plan of a program asks about
 //! them, and the launches of planned calls.
 //!
-//! A matmul of few rows reads its activations quantized to 8 bits (one row) or packed in f16, as fragments
-//! (up to 32 rows) or panels (up to 256). The kernel that computes them writes that form as well, and the
-//! matmul then needs no conversion. A norm before such a matmul is computed by it: by the GEMV, by the kernel
-//! that packs activations, or, with fragments that a GEMM has multiplied by the gain, from the sums of
-//! squares beside them. A norm behind a mixed-input GEMM is computed by that GEMM's reduction.
+//! A matmul in decode reads its activations quantized to 8 bits (one row) or packed in f16, as fragments (2
+//! to 32 rows) or panels (up to 256). The kernel that computes them writes that form as well, and the matmul
+//! then needs no conversion. A norm before such a matmul is computed by it: by the GEMV, by the kernel that
+//! packs activations, or, with fragments that a GEMM has multiplied by the gain, from the sums of squares
+//! beside them. A norm behind a mixed-input GEMM is computed by that GEMM's reduction.
 //!
 //! All functions but [`launch`] are answers for a plan: they depend on the calls and the device's
 //! capabilities only.
@@ -152,7 +152,7 @@ pub(crate) fn drains(overlaps: bool, call: &OpCall) -> bool {
     !overlaps || matches!(call, OpCall::Advance(call) if call.m > 0)
 }
 
-/// The forms of its input that a matmul of few rows reads.
+/// The forms of its input that a matmul in decode reads.
 pub(crate) fn accepted_forms(caps: Caps, calls: &[ProgramCall]) -> Vec<ActivationForm> {
     if calls.iter().any(|step| step.call.batch_invariant()) {
         return Vec::new();
@@ -177,7 +177,7 @@ pub(crate) fn accepted_forms(caps: Caps, calls: &[ProgramCall]) -> Vec<Activatio
     }
 }
 
-/// Whether the last of the calls, an attention, a matmul of few rows or the norm of one's result, can write
+/// Whether the last of the calls, an attention, a matmul in decode or the norm of one's result, can write
 /// its output in this form, or a router the result of its norm.
 pub(crate) fn forwards(caps: Caps, calls: &[ProgramCall], activation: &ActivationForm) -> bool {
     if let Some(router) = router(caps, calls) {

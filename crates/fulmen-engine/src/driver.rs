@@ -145,6 +145,7 @@ impl<D: StepDevice> Driver<D> {
             return Err(device);
         }
         self.device = Some(device);
+        self.scheduler.device_replaced();
         Ok(())
     }
 

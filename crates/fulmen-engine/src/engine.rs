@@ -211,6 +211,10 @@ impl Worker {
     fn run(mut self) -> Result<(), EngineError> {
         loop {
             let progress = self.driver.step(self.clock.elapsed());
+            if progress == Progress::Lost {
+                // Who learns it from a request finds it here as well.
+                self.publish();
+            }
             self.deliver();
             self.publish();
             let idle = progress != Progress::Busy;

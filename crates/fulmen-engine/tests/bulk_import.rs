@@ -3,13 +3,14 @@
 mod tiny;
 
 use std::fs::{self, File};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fulmen_core::*;
 use fulmen_cpu::CpuDispatcher;
-use fulmen_engine::{LoadOptions, LoadProgress, Model};
+use fulmen_engine::{Device, LoadOptions, LoadProgress, Model};
 use fulmen_model::ModelError;
 use fulmen_model::source::{self, ModelSource};
 use fulmen_model::synth::{ModelShape, Synth};
@@ -27,6 +28,8 @@ struct Events {
     after: usize,
     call: Option<Box<dyn Fn() + Send + Sync>>,
     called: AtomicBool,
+    /// A type of weights that the device has no kernels for.
+    refused: Option<DType>,
 }
 
 /// The CPU as a device that imports weights in bulk, on three threads.
@@ -65,6 +68,10 @@ impl DeviceMemory for Bulk {
     }
     fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
         self.0.start_read(ptr, bytes)
+    }
+
+    fn supports_weight(&self, dtype: DType) -> bool {
+        self.1.refused != Some(dtype)
     }
 
     fn import_weights(
@@ -149,7 +156,10 @@ fn files_are_read_in_parts_and_progress_is_reported_to_its_end() {
     for check_weights in [false, true] {
         let device = Box::new(Bulk(CpuDispatcher::with_threads(1), Arc::default()));
         let mut reports = Vec::new();
-        let mut report = |progress: LoadProgress| reports.push(progress);
+        let mut report = |progress: LoadProgress| {
+            reports.push(progress);
+            ControlFlow::Continue(())
+        };
         let options = LoadOptions { check_weights, progress: Some(&mut report), ..LoadOptions::default() };
         let bulk = Model::load_with(&path, device, options).unwrap();
         let logits = |model: &Model| model.session().unwrap().logits(0, &[5, 6, 7, 8]).unwrap();
@@ -158,6 +168,39 @@ fn files_are_read_in_parts_and_progress_is_reported_to_its_end() {
         let steps = if check_weights { 2 } else { 1 };
         assert_eq!((last.done, last.total), (last.total, plain.weight_bytes() * steps));
         assert!(reports.windows(2).all(|pair| pair[0].done <= pair[1].done));
+    }
+}
+
+#[test]
+fn loading_ends_at_any_report_and_frees_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path());
+    for (check_weights, bulk) in [(false, true), (true, true), (false, false), (true, false)] {
+        // At each report, until there are no more.
+        let mut ended = 0;
+        for end in 0.. {
+            let events = Arc::<Events>::default();
+            let device: Device = match bulk {
+                true => Box::new(Bulk(CpuDispatcher::with_threads(1), Arc::clone(&events))),
+                false => Box::new(CpuDispatcher::with_threads(1)),
+            };
+            let mut reports = 0;
+            let mut report = |_| {
+                reports += 1;
+                if reports > end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let options =
+                LoadOptions { check_weights, progress: Some(&mut report), ..LoadOptions::default() };
+            match Model::load_with(&path, device, options) {
+                Err(ModelError::Cancelled) => ended += 1,
+                loaded => {
+                    loaded.unwrap();
+                    break;
+                }
+            }
+            assert_eq!(events.live.load(Ordering::Relaxed), 0, "after {end} reports");
+        }
+        assert!(ended >= 2, "{ended}");
     }
 }
 
@@ -204,4 +247,26 @@ fn a_file_that_is_truncated_while_it_is_copied_is_an_error() {
     assert!(events.called.load(Ordering::Relaxed));
     assert!(error.contains("model.gguf") && error.contains("changed while it was open"), "{error}");
     assert_eq!(events.live.load(Ordering::Relaxed), 0, "nothing is left on the device");
+}
+
+#[test]
+fn a_type_without_kernels_is_refused_by_name_before_anything_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let source: Arc<dyn ModelSource> = Arc::from(source::open(file(folder.path())).unwrap());
+    let first = source.tensors().iter().find(|info| info.dtype() == DType::Q4_K).unwrap().name().to_owned();
+    let count: Box<dyn Fn() + Send + Sync> = Box::new(|| ());
+    let events = Events { refused: Some(DType::Q4_K), call: Some(count), ..Events::default() };
+    let events = Arc::new(events);
+    let error = load(Arc::clone(&source), &events).unwrap_err();
+    assert!(matches!(error, ModelError::WeightType { dtype: DType::Q4_K, backend: "bulk", .. }), "{error}");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "tensor {first:?} has the type Q4_K, for which bulk has no kernels; run the model on wgpu or the \
+             CPU (--device wgpu, --device cpu)"
+        )
+    );
+    assert!(!events.called.load(Ordering::Relaxed), "no weight was read");
+    let events = Arc::new(Events { refused: Some(DType::Q5_K), ..Events::default() });
+    assert!(load(source, &events).is_ok(), "the file has no Q5_K");
 }

@@ -10,12 +10,16 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use crate::choose::{RepoFile, choose};
 use crate::disk::{self, Disk};
 use crate::error::HubError;
 use crate::reference::{Reference, is_inside};
 
+/// How often a lock that another process holds is tried.
+const LOCK_POLL: Duration = Duration::from_millis(100);
 /// Maximum folder depth of a snapshot.
 const DEPTH: usize = 8;
 
@@ -137,17 +141,23 @@ impl Cache {
         }
     }
 
-    /// Locks a blob for this process. If another process holds the lock, calls `wait` and blocks.
-    pub(crate) fn lock(&self, etag: &str, wait: impl FnOnce()) -> Result<File, HubError> {
+    /// Locks a blob for this process. While another process holds the lock, `wait` is called several times a
+    /// second; its error ends the wait.
+    pub(crate) fn lock(
+        &self,
+        etag: &str,
+        mut wait: impl FnMut() -> Result<(), HubError>,
+    ) -> Result<File, HubError> {
         let path = disk::folder(&self.root, [".locks", &self.name])?.join(format!("{etag}.lock"));
         let file = disk::open_file(&path)?;
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => wait(),
-            Err(TryLockError::Error(error)) => return Err(HubError::io(path)(error)),
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) => wait()?,
+                Err(TryLockError::Error(error)) => return Err(HubError::io(path)(error)),
+            }
+            thread::sleep(LOCK_POLL);
         }
-        file.lock().map_err(HubError::io(path))?;
-        Ok(file)
     }
 }
 
@@ -215,7 +225,12 @@ mod tests {
         let held = cache.lock("aa", || panic!("nobody has it")).unwrap();
         let (said, waits) = std::sync::mpsc::channel();
         let other = cache.clone();
-        let thread = std::thread::spawn(move || other.lock("aa", move || said.send(()).unwrap()).map(drop));
+        let wait = move || {
+            // Nobody listens after the first time.
+            let _ = said.send(());
+            Ok(())
+        };
+        let thread = std::thread::spawn(move || other.lock("aa", wait).map(drop));
         waits.recv().unwrap();
         assert!(!thread.is_finished());
         drop(held);

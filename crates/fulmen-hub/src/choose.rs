@@ -80,7 +80,7 @@ fn listed(files: &[String]) -> String {
 }
 
 /// Types by preference if none is requested: the most common one first, then similar ones.
-const PREFERRED: [&str; 22] = [
+const PREFERRED: [&str; 30] = [
     "Q4_K_M",
     "Q4_K",
     "Q4_K_S",
@@ -99,7 +99,15 @@ const PREFERRED: [&str; 22] = [
     "Q3_K_M",
     "Q3_K_L",
     "Q3_K_S",
+    "IQ3_M",
+    "IQ3_S",
+    "IQ3_XS",
+    "IQ3_XXS",
     "Q2_K",
+    "IQ2_M",
+    "IQ2_S",
+    "IQ2_XS",
+    "IQ2_XXS",
     "BF16",
     "F16",
     "F32",

@@ -13,7 +13,7 @@ use crate::client::{Client, FileInfo, number};
 use crate::disk::{Disk, PartialFile};
 use crate::error::HubError;
 use crate::limits::Limits;
-use crate::pull::Event;
+use crate::pull::{Event, Events, tell};
 use crate::reference::Reference;
 use crate::retry::Retries;
 
@@ -34,7 +34,7 @@ pub(crate) struct Download<'a> {
 
 impl Download<'_> {
     /// Downloads the file to its blob. The caller holds its lock. Returns whether its hash was checked.
-    pub(crate) fn run(&self, events: &mut dyn FnMut(Event<'_>)) -> Result<bool, HubError> {
+    pub(crate) fn run(&self, events: &mut Events<'_>) -> Result<bool, HubError> {
         let mut partial = PartialBlob::open(self)?;
         let resumed = partial.have > 0;
         match partial.complete(events) {
@@ -104,13 +104,13 @@ impl<'a> PartialBlob<'a> {
     }
 
     /// Starts over from the first byte, unless that happened too often.
-    fn restart(&mut self, requests: u32, events: &mut dyn FnMut(Event<'_>)) -> Result<(), HubError> {
+    fn restart(&mut self, requests: u32, events: &mut Events<'_>) -> Result<(), HubError> {
         if self.restarts >= self.download.limits.restarts {
             return Err(self.gave_up(requests));
         }
         self.restarts += 1;
         self.empty()?;
-        events(Event::File { path: self.download.path, size: self.download.info.size, have: 0 });
+        tell(events, Event::File { path: self.download.path, size: self.download.info.size, have: 0 })?;
         Ok(())
     }
 
@@ -125,10 +125,10 @@ impl<'a> PartialBlob<'a> {
     }
 
     /// Downloads the missing bytes and verifies the file.
-    fn complete(&mut self, events: &mut dyn FnMut(Event<'_>)) -> Result<(), HubError> {
+    fn complete(&mut self, events: &mut Events<'_>) -> Result<(), HubError> {
         let Download { limits, path, info: FileInfo { etag, size }, .. } = *self.download;
         let mut retries = Retries::new(limits);
-        events(Event::File { path, size: *size, have: self.have });
+        tell(events, Event::File { path, size: *size, have: self.have })?;
         let (mut farthest, mut requests) = (self.have, 0);
         while self.have < *size {
             if requests == limits.requests {
@@ -154,7 +154,7 @@ impl<'a> PartialBlob<'a> {
     }
 
     /// Downloads over one connection.
-    fn request(&mut self, requests: u32, events: &mut dyn FnMut(Event<'_>)) -> Result<(), HubError> {
+    fn request(&mut self, requests: u32, events: &mut Events<'_>) -> Result<(), HubError> {
         let Download { client, reference, commit, path, info, .. } = *self.download;
         let response = client.bytes(reference, commit, path, self.have)?;
         match response.status() {
@@ -191,7 +191,7 @@ impl<'a> PartialBlob<'a> {
         &mut self,
         response: &Response<Body>,
         requests: u32,
-        events: &mut dyn FnMut(Event<'_>),
+        events: &mut Events<'_>,
     ) -> Result<(), HubError> {
         let (file, expected) = (self.download.path.to_owned(), self.download.info.size);
         let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
@@ -208,11 +208,7 @@ impl<'a> PartialBlob<'a> {
     }
 
     /// Writes the body of a response.
-    fn receive(
-        &mut self,
-        mut body: BodyReader<'_>,
-        events: &mut dyn FnMut(Event<'_>),
-    ) -> Result<(), HubError> {
+    fn receive(&mut self, mut body: BodyReader<'_>, events: &mut Events<'_>) -> Result<(), HubError> {
         let Download { path, limits, info: FileInfo { size, .. }, .. } = *self.download;
         let mut buffer = vec![0; BUFFER];
         let short = |got| HubError::Short { file: path.to_owned(), got, expected: *size };
@@ -231,7 +227,7 @@ impl<'a> PartialBlob<'a> {
             self.file.write_all(&buffer[..n]).map_err(full)?;
             self.sum.update(&buffer[..n]);
             self.have += n as u64;
-            events(Event::Bytes(n as u64));
+            tell(events, Event::Bytes(n as u64))?;
             // A connection that only drips is as good as closed.
             if window.0.elapsed() >= limits.window {
                 if self.have - window.1 < limits.progress_per_window {

@@ -87,6 +87,10 @@ pub enum HubError {
         /// The wait that the server asks for (`Retry-After`).
         retry_after: Option<Duration>,
     },
+    /// What was told of the progress asked to end the download.
+    #[cfg(feature = "download")]
+    #[error("the download was stopped; what was downloaded is kept, and the next one resumes there")]
+    Stopped,
     /// An invalid response.
     #[error("{url}: {problem}")]
     Answer {
@@ -177,7 +181,7 @@ pub enum HubError {
         available: u64,
     },
     /// Something in the cache that this program did not put there, where it would write.
-    #[error("{} is {what}; remove it, nothing is written through it", path.display())]
+    #[error("refusing to write through {}: it is {what}; remove it and try again", path.display())]
     NotOurs {
         /// The file or folder.
         path: PathBuf,

@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn a_model_that_is_being_downloaded_is_not_removed() {
         let root = cache();
-        let held = Cache::of(root.path(), &"org/name".parse().unwrap()).lock("zz", || {}).unwrap();
+        let held = Cache::of(root.path(), &"org/name".parse().unwrap()).lock("zz", || Ok(())).unwrap();
         let inventory = Inventory::read(root.path()).unwrap();
         let models: Vec<&CachedModel> = inventory.models.iter().collect();
         assert!(matches!(remove(root.path(), &models), Err(HubError::Busy { .. })));

@@ -43,6 +43,6 @@ pub use choose::{Choice, ChooseError, RepoFile, choose};
 pub use error::HubError;
 pub use inventory::{CachedModel, Inventory, PartialDownload, remove, remove_partial};
 #[cfg(feature = "download")]
-pub use pull::{Event, Listing, Pulled, list, pull};
+pub use pull::{Event, Events, Listing, Pulled, list, pull};
 pub use reference::{Reference, ReferenceError};
 pub use settings::{DEFAULT_ENDPOINT, Overrides, Settings};

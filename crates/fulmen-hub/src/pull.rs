@@ -1,6 +1,7 @@
 //! Downloads a model into the cache.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use crate::reference::Reference;
 use crate::retry::retried;
 use crate::settings::Settings;
 
-/// Progress of a download.
+/// Progress of a download. What it is told to says whether to go on; otherwise the download ends with
+/// [`HubError::Stopped`].
 #[derive(Debug)]
 pub enum Event<'a> {
     /// The files of the model were selected.
@@ -52,6 +54,19 @@ pub enum Event<'a> {
         /// The delay before the retry.
         wait: Duration,
     },
+    /// Nothing new. Told several times a second while a retry or another process is waited for.
+    Pending,
+}
+
+/// What is told of the progress, and says whether to go on.
+pub type Events<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+
+/// Tells an event. Fails if the download is to end.
+pub(crate) fn tell(events: &mut Events<'_>, event: Event<'_>) -> Result<(), HubError> {
+    match events(event) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(HubError::Stopped),
+    }
 }
 
 /// The files of a repository.
@@ -78,7 +93,7 @@ pub struct Pulled {
 pub fn list(
     settings: &Settings,
     reference: &Reference,
-    events: &mut dyn FnMut(Event<'_>),
+    events: &mut Events<'_>,
 ) -> Result<Listing, HubError> {
     let client = Client::new(settings, reference)?;
     let (commit, files) = retried(&Limits::default(), events, || client.list(reference))?;
@@ -86,14 +101,11 @@ pub fn list(
 }
 
 /// Downloads the files of a model into the cache. Cached files are not downloaded again; interrupted
-/// downloads are resumed.
+/// downloads are resumed. `events` may end it: at each block of bytes, at each request, and several times a
+/// second during a wait, but not while a server is silent.
 ///
 /// Nothing is downloaded unless all of it fits on the disk.
-pub fn pull(
-    settings: &Settings,
-    reference: &Reference,
-    events: &mut dyn FnMut(Event<'_>),
-) -> Result<Pulled, HubError> {
+pub fn pull(settings: &Settings, reference: &Reference, events: &mut Events<'_>) -> Result<Pulled, HubError> {
     Puller::new(settings, reference, &SystemDisk, Limits::default())?.pull(events)
 }
 
@@ -117,11 +129,11 @@ impl<'a> Puller<'a> {
         Ok(Puller { client, cache: Cache::of(&settings.cache, reference), disk, limits, reference })
     }
 
-    pub(crate) fn pull(&self, events: &mut dyn FnMut(Event<'_>)) -> Result<Pulled, HubError> {
+    pub(crate) fn pull(&self, events: &mut Events<'_>) -> Result<Pulled, HubError> {
         let (commit, files) = retried(&self.limits, events, || self.client.list(self.reference))?;
         let choice = choose(&files, self.reference.file())
             .map_err(|error| HubError::Choose { repo: self.reference.repo().to_owned(), error })?;
-        events(Event::Chosen(&choice));
+        tell(events, Event::Chosen(&choice))?;
         let infos = self.infos(&commit, &choice, events)?;
         self.check_space(&infos)?;
         let mut places = Vec::new();
@@ -140,7 +152,7 @@ impl<'a> Puller<'a> {
         &self,
         commit: &str,
         choice: &Choice,
-        events: &mut dyn FnMut(Event<'_>),
+        events: &mut Events<'_>,
     ) -> Result<Vec<FileInfo>, HubError> {
         let mut sizes: HashMap<String, u64> = HashMap::new();
         let mut infos = Vec::new();
@@ -187,11 +199,15 @@ impl<'a> Puller<'a> {
         commit: &str,
         path: &str,
         info: &FileInfo,
-        events: &mut dyn FnMut(Event<'_>),
+        events: &mut Events<'_>,
     ) -> Result<PathBuf, HubError> {
         let (mut cached, mut verified) = (self.has(info), false);
         if !cached {
-            let _lock = self.cache.lock(&info.etag, || events(Event::Waiting { path }))?;
+            let mut told = false;
+            let _lock = self.cache.lock(&info.etag, || {
+                let first = !std::mem::replace(&mut told, true);
+                tell(events, if first { Event::Waiting { path } } else { Event::Pending })
+            })?;
             // The process that held the lock may have downloaded it.
             cached = self.has(info);
             if !cached {
@@ -201,7 +217,7 @@ impl<'a> Puller<'a> {
             }
         }
         let place = self.cache.link(self.disk, &info.etag, commit, path)?;
-        events(Event::Complete { path, cached, verified });
+        tell(events, Event::Complete { path, cached, verified })?;
         Ok(place)
     }
 }

@@ -1,11 +1,14 @@
 //! Retries after transient failures.
 
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::HubError;
 use crate::limits::Limits;
-use crate::pull::Event;
+use crate::pull::{Event, Events, tell};
+
+/// How often a wait asks whether to go on.
+pub(crate) const POLL: Duration = Duration::from_millis(100);
 
 /// Counts consecutive failures.
 pub(crate) struct Retries<'a> {
@@ -25,11 +28,7 @@ impl<'a> Retries<'a> {
 
     /// Waits before the next attempt. Returns the error if another attempt would not help, if there were too
     /// many, or if the server asks for a longer wait than the limit.
-    pub(crate) fn pause(
-        &mut self,
-        error: HubError,
-        events: &mut dyn FnMut(Event<'_>),
-    ) -> Result<(), HubError> {
+    pub(crate) fn pause(&mut self, error: HubError, events: &mut Events<'_>) -> Result<(), HubError> {
         if !error.is_transient() || self.failed + 1 >= self.limits.tries {
             return Err(error);
         }
@@ -39,16 +38,23 @@ impl<'a> Retries<'a> {
             None => self.limits.backoff * (1 << self.failed.min(4)),
         };
         self.failed += 1;
-        events(Event::Retry { error: &error, wait });
-        thread::sleep(wait);
-        Ok(())
+        tell(events, Event::Retry { error: &error, wait })?;
+        let began = Instant::now();
+        loop {
+            let left = wait.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            thread::sleep(left.min(POLL));
+            tell(events, Event::Pending)?;
+        }
     }
 }
 
 /// Retries an operation after transient failures.
 pub(crate) fn retried<T>(
     limits: &Limits,
-    events: &mut dyn FnMut(Event<'_>),
+    events: &mut Events<'_>,
     mut f: impl FnMut() -> Result<T, HubError>,
 ) -> Result<T, HubError> {
     let mut retries = Retries::new(limits);
@@ -74,6 +80,7 @@ pub(crate) fn parse_retry_after(text: &str, now: SystemTime) -> Option<Duration>
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
     use std::time::UNIX_EPOCH;
 
     use super::*;
@@ -103,7 +110,7 @@ mod tests {
         };
         let tries = |retry_after: Option<Duration>| {
             let mut count = 0;
-            let result = retried(&limits, &mut |_| {}, || {
+            let result = retried(&limits, &mut |_| ControlFlow::Continue(()), || {
                 count += 1;
                 Err::<(), _>(status(retry_after))
             });
@@ -116,5 +123,21 @@ mod tests {
         let hour = Some(Duration::from_secs(3600));
         assert_eq!(tries(hour), 1);
         assert!(status(hour).to_string().contains("try again in 3600 s"), "{}", status(hour));
+    }
+
+    #[test]
+    fn a_wait_ends_when_it_is_told_to() {
+        let limits = Limits { backoff: Duration::from_secs(3600), ..Limits::default() };
+        let (mut tries, mut told) = (0, Vec::new());
+        let mut events = |event: Event<'_>| {
+            told.push(matches!(event, Event::Pending));
+            if told.len() == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let result = retried(&limits, &mut events, || {
+            tries += 1;
+            Err::<(), _>(HubError::Short { file: String::new(), got: 0, expected: 1 })
+        });
+        assert!(matches!(result, Err(HubError::Stopped)), "{result:?}");
+        assert_eq!((tries, told), (1, vec![false, true, true]));
     }
 }

@@ -79,6 +79,19 @@ pub enum ModelError {
         /// Its type.
         found: DType,
     },
+    /// A weight of a type that the device has no kernels for; checked before anything is loaded.
+    #[error(
+        "tensor {name:?} has the type {dtype}, for which {backend} has no kernels; run the model on wgpu or \
+         the CPU (--device wgpu, --device cpu)"
+    )]
+    WeightType {
+        /// Its name.
+        name: String,
+        /// Its type.
+        dtype: DType,
+        /// The device's backend.
+        backend: &'static str,
+    },
     /// Tensors that the architecture does not define: ignoring them would compute a different model.
     #[error(
         "{count} {} not belong to a {architecture} model: {first:?}{}",

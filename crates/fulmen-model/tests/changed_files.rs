@@ -148,6 +148,7 @@ fn a_change_while_the_weights_are_loaded_is_an_error() {
                         change(&path);
                     }
                     reports += 1;
+                    ControlFlow::Continue(())
                 };
                 let options =
                     LoadOptions { check_weights, progress: Some(&mut progress), ..LoadOptions::default() };

@@ -1,6 +1,6 @@
 //! Hugging Face folders: the same model as the GGUF file, and malformed files are rejected.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs, ops::ControlFlow, path::Path, sync::Arc};
 
 use fulmen_core::{DType, quant};
 use fulmen_engine::{LoadOptions, Model, SessionOptions};
@@ -357,6 +357,50 @@ fn a_folder_runs_as_the_file_does() {
         let differences: Vec<f32> = ours.iter().zip(&theirs).map(|(a, b)| a - b).collect();
         let error = square(&differences) / square(&ours);
         assert!(error < 1e-3, "{preset}: {error:e}");
+    }
+}
+
+/// A file of a folder that is cut or written to while it is loaded, or between steps.
+#[test]
+fn a_folder_that_changes_while_it_is_in_use_is_an_error_that_names_the_file() {
+    let (_, shape, tensors) = both("tiny-llama");
+    let cpu = || Box::new(fulmen_cpu::CpuDispatcher::with_threads(2));
+    let new_folder = || {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &config(&shape), &tensors);
+        let path = folder.path().join("model.safetensors");
+        // A change of now is seen at any resolution of the file system's clock.
+        let hour_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+        fs::File::options().write(true).open(&path).unwrap().set_modified(hour_ago).unwrap();
+        (folder, path)
+    };
+    let changes: [fn(&Path); 3] = [
+        |path| fs::File::options().write(true).open(path).unwrap().set_len(0).unwrap(),
+        |path| fs::File::options().write(true).open(path).unwrap().set_len(4096).unwrap(),
+        |path| fs::write(path, fs::read(path).unwrap()).unwrap(),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let names = |said: String, path: &Path| {
+            let named = said.starts_with(&format!("{}: ", path.display()));
+            assert!(named && said.contains("while it was open"), "change {number}: {said}");
+        };
+        let ((folder, path), mut changed) = (new_folder(), false);
+        let mut progress = |_| {
+            if !std::mem::replace(&mut changed, true) {
+                change(&path);
+            }
+            ControlFlow::Continue(())
+        };
+        let options = LoadOptions { progress: Some(&mut progress), ..LoadOptions::default() };
+        let loaded = Model::load_with(folder.path(), cpu(), options);
+        names(loaded.map(drop).unwrap_err().to_string(), &path);
+
+        let (folder, path) = new_folder();
+        let model = Model::load(folder.path(), cpu()).unwrap();
+        let mut session = model.session().unwrap();
+        session.feed(0, &[1, 2, 3]).unwrap();
+        change(&path);
+        names(session.decode(&[0], 4).unwrap_err().to_string(), &path);
     }
 }
 

@@ -9,7 +9,8 @@ use numpy::{PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 
 use crate::failure::Failure;
-use crate::worker::{OfProcess, detached};
+use crate::process::OfProcess;
+use crate::worker::{detached, locked};
 
 /// A value of a batch.
 #[pyclass(frozen, module = "fulmen._fulmen")]
@@ -38,18 +39,13 @@ impl CommandBatch {
         Ok(self.batch.get()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Records an operation. Recording takes no time, so that the GIL is kept, unless another thread runs
-    /// the batch meanwhile.
+    /// Records an operation, which takes no time.
     fn record(
         &self,
         py: Python<'_>,
         op: impl FnOnce(&mut GpuCommandBatch) -> Recorded + Send,
     ) -> PyResult<BatchValue> {
-        let mutex = self.batch.get()?;
-        let id = match mutex.try_lock() {
-            Ok(mut batch) => op(&mut batch).map_err(Failure::from)?,
-            Err(_) => detached(py, || Ok(op(&mut *self.lock()?)?))?,
-        };
+        let id = locked(py, self.batch.get()?, |batch| Ok(op(batch)?))?;
         Ok(BatchValue { id })
     }
 }
@@ -78,8 +74,8 @@ impl CommandBatch {
     }
 
     /// The name of the device.
-    fn device_name(&self) -> PyResult<String> {
-        Ok(self.lock()?.device().info().name.clone())
+    fn device_name(&self, py: Python<'_>) -> PyResult<String> {
+        locked(py, self.batch.get()?, |batch| Ok(batch.device().info().name.clone()))
     }
 
     /// Data for the device, as f32 or f16.
@@ -246,9 +242,10 @@ impl CommandBatch {
     }
 
     /// Operations, values, and launches of a run.
-    fn counts(&self) -> PyResult<(usize, usize, Option<usize>)> {
-        let batch = self.lock()?;
-        Ok((batch.num_operations(), batch.num_buffers(), batch.num_launches()))
+    fn counts(&self, py: Python<'_>) -> PyResult<(usize, usize, Option<usize>)> {
+        locked(py, self.batch.get()?, |batch| {
+            Ok((batch.num_operations(), batch.num_buffers(), batch.num_launches()))
+        })
     }
 }
 

@@ -25,35 +25,80 @@ pub(crate) struct AnswerReader {
     running: Mutex<AnswerParser>,
     shown: Vec<u32>,
     grammar: Option<String>,
+    /// Whether the answer may have more than one call.
+    several: bool,
 }
 
 impl AnswerReader {
     /// A reader; `grammar` is that of calls which are required.
-    pub(crate) fn new(parser: AnswerParser, tokenizer: &Tokenizer, grammar: Option<String>) -> AnswerReader {
+    pub(crate) fn new(
+        parser: AnswerParser,
+        tokenizer: &Tokenizer,
+        grammar: Option<String>,
+        several: bool,
+    ) -> AnswerReader {
         let (running, shown) = (Mutex::new(parser.clone()), parser.tags(tokenizer));
-        AnswerReader { parser, running, shown, grammar }
+        AnswerReader { parser, running, shown, grammar, several }
     }
+
+    /// What finds the end of an answer that may have one call only. A grammar ends it by itself.
+    pub(crate) fn first_call(&self) -> Option<AnswerParser> {
+        (!self.several && self.grammar.is_none()).then(|| self.parser.clone())
+    }
+
+    /// Adds text. Where there may be one call only, nothing follows it.
+    fn read(&self, parser: &mut AnswerParser, text: &str) -> ParsedText {
+        if self.several {
+            return parser.push(text);
+        }
+        let mut all = ParsedText::default();
+        // A call is complete with one of these.
+        for part in text.split_inclusive(['>', ']', '}']) {
+            if parser.calls() > 0 {
+                break;
+            }
+            join(&mut all, parser.push(part));
+        }
+        all.calls.truncate(1);
+        all
+    }
+
+    /// The end of the text.
+    fn rest(&self, parser: &mut AnswerParser) -> ParsedText {
+        if !self.several && parser.calls() > 0 {
+            return ParsedText::default();
+        }
+        let mut rest = parser.finish();
+        if !self.several {
+            rest.calls.truncate(1);
+        }
+        rest
+    }
+}
+
+fn join(all: &mut ParsedText, more: ParsedText) {
+    all.reasoning += &more.reasoning;
+    all.content += &more.content;
+    all.calls.extend(more.calls);
 }
 
 #[pymethods]
 impl AnswerReader {
     /// Adds a piece of text.
     fn push(&self, piece: &str) -> Parts {
-        parts(self.running.lock().unwrap_or_else(PoisonError::into_inner).push(piece))
+        parts(self.read(&mut self.running.lock().unwrap_or_else(PoisonError::into_inner), piece))
     }
 
     /// Ends the text.
     fn finish(&self) -> Parts {
-        parts(self.running.lock().unwrap_or_else(PoisonError::into_inner).finish())
+        parts(self.rest(&mut self.running.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// A whole text.
     fn parse(&self, text: &str) -> Parts {
         let mut parser = self.parser.clone();
-        let (mut all, rest) = (parser.push(text), parser.finish());
-        all.reasoning += &rest.reasoning;
-        all.content += &rest.content;
-        all.calls.extend(rest.calls);
+        let mut all = self.read(&mut parser, text);
+        join(&mut all, self.rest(&mut parser));
         parts(all)
     }
 
@@ -134,6 +179,11 @@ impl Tools {
         let specs = list.into_iter().enumerate().map(|(at, tool)| spec(at, tool));
         let choice = choice.map(|json| parsed("tool_choice", json)).transpose()?;
         Ok(Tools { specs: specs.collect::<Result<_, _>>()?, choice: tool_choice(choice)?, several })
+    }
+
+    /// Whether an answer may have more than one call.
+    pub(crate) fn several(&self) -> bool {
+        self.several
     }
 
     /// The tools that the model is told of.

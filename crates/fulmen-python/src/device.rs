@@ -11,8 +11,9 @@ use fulmen::wgpu::AdapterSelector;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::failure::{Failure, Kind};
-use crate::worker::{OfProcess, detached};
+use crate::failure::Failure;
+use crate::process::PerProcess;
+use crate::worker::detached;
 
 /// Every device that the backends found: dictionaries, of which Python makes `fulmen.Device`.
 #[pyfunction]
@@ -60,9 +61,16 @@ pub(crate) fn unavailable(py: Python<'_>) -> PyResult<HashMap<String, String>> {
     Ok(missing.collect())
 }
 
+/// The GPUs that are open for arrays, by selector.
+static OPEN: PerProcess<Mutex<HashMap<String, GpuDevice>>> = PerProcess::new(Mutex::default);
+
+/// Called once, when the module is imported.
+pub(crate) fn start() {
+    OPEN.get();
+}
+
 /// Opens a GPU for arrays: `auto`, `wgpu` or `wgpu:N`. Each is opened once in a process.
 pub(crate) fn open_gpu(call: &'static str, name: &str) -> Result<GpuDevice, Failure> {
-    static OPEN: Mutex<Option<OfProcess<HashMap<String, GpuDevice>>>> = Mutex::new(None);
     let selector = Registry::builtin().parse(name)?;
     let adapter = match selector {
         DeviceSelector::Auto => AdapterSelector::Best,
@@ -75,22 +83,13 @@ pub(crate) fn open_gpu(call: &'static str, name: &str) -> Result<GpuDevice, Fail
             return Err(Failure::argument(call, "the device", expected, other));
         }
     };
-    let mut guard = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if guard.as_ref().is_none_or(|open| open.get().is_err()) {
-        *guard = Some(OfProcess::new(HashMap::new()));
-    }
+    let mut open = OPEN.get().lock().unwrap_or_else(PoisonError::into_inner);
     let key = format!("{adapter:?}");
-    let known = guard.as_ref().and_then(|open| open.get().ok()?.get(&key).cloned());
     // A device that was lost is opened again.
-    if let Some(gpu) = known.filter(|gpu| gpu.check_alive().is_ok()) {
-        return Ok(gpu);
+    if let Some(gpu) = open.get(&key).filter(|gpu| gpu.check_alive().is_ok()) {
+        return Ok(gpu.clone());
     }
     let gpu = GpuDevice::open(&adapter)?;
-    match guard.as_mut().map(OfProcess::get_mut) {
-        Some(Ok(open)) => {
-            open.insert(key, gpu.clone());
-            Ok(gpu)
-        }
-        _ => Err(Failure::new(Kind::Fork, "the process was forked while a device was opened")),
-    }
+    open.insert(key, gpu.clone());
+    Ok(gpu)
 }

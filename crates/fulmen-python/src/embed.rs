@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use fulmen::engine::{Event, Pooling, Request, RequestHandle};
 
+use crate::cancel::Cancel;
 use crate::failure::{Failure, Kind};
 use crate::generate::{OUTSTANDING, Unpark, in_session};
 use crate::loaded::Loaded;
-use crate::worker::Cancel;
 
 /// The embeddings of texts, pooled as the model's file says.
 pub(crate) fn embed(loaded: &Loaded, texts: &[Vec<u32>], cancel: &Cancel) -> Result<Vec<Vec<f32>>, Failure> {
@@ -54,9 +54,7 @@ fn in_engine(
     let mut waiting = indices.into_iter();
     let mut running: Vec<(usize, RequestHandle)> = Vec::new();
     loop {
-        if cancel.requested() {
-            return Err(Failure::new(Kind::Cancelled, "cancelled"));
-        }
+        cancel.check()?;
         while running.len() < OUTSTANDING
             && let Some(at) = waiting.next()
         {

@@ -132,7 +132,7 @@ kinds! {
         QuantizeError::Read(error) => of_source(error),
         QuantizeError::Stopped => Kind::Cancelled,
         QuantizeError::Tokenizer(_) => Kind::Tokenizer,
-        QuantizeError::Tensor { .. } => Kind::Format,
+        QuantizeError::Tensor { .. } | QuantizeError::Importance { .. } => Kind::Format,
         _ => Kind::File,
     };
     ReferenceError: error => Kind::Argument;

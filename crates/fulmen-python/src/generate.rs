@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use fulmen::constraint::Grammar;
 use fulmen::engine::{RequestError, TextEvent, TextFinish, TextRequest, TextStream};
 use fulmen::model::FinishReason;
+use fulmen::model::template::AnswerParser;
 use fulmen::prelude::{GenerateOptions, Session};
 
+use crate::cancel::Cancel;
 use crate::failure::{Failure, Kind};
 use crate::loaded::Loaded;
 use crate::stream::{Answer, Logprob, Pieces};
-use crate::worker::Cancel;
 
 /// Requests that wait in the engine at the same time; the others follow.
 pub(crate) const OUTSTANDING: usize = 1024;
@@ -34,18 +35,37 @@ pub(crate) fn in_session<T>(
     done
 }
 
+/// How prompts are continued.
+#[derive(Clone)]
+pub(crate) struct Task {
+    pub(crate) loaded: Arc<Loaded>,
+    pub(crate) options: GenerateOptions,
+    pub(crate) grammar: Option<Grammar>,
+    pub(crate) logprobs: Option<u8>,
+    /// Reads the answer to end it behind its first complete call of a tool.
+    pub(crate) first_call: Option<AnswerParser>,
+}
+
+/// Whether a piece completes the first call of a tool.
+fn completes(first_call: &mut Option<AnswerParser>, piece: &str) -> bool {
+    first_call.as_mut().is_some_and(|parser| {
+        parser.push(piece);
+        parser.calls() > 0
+    })
+}
+
 /// Continues one prompt. With `reuse`, tokens at the beginning that are in the KV cache already are not run
 /// again; without, the result does not depend on earlier calls in the last bit, either.
 pub(crate) fn one(
-    loaded: &Loaded,
+    task: &Task,
     prompt: &[u32],
-    options: &GenerateOptions,
-    grammar: Option<&Grammar>,
     reuse: bool,
     pieces: Option<&Pieces>,
     cancel: &Cancel,
 ) -> Result<Answer, Failure> {
-    let constraint = grammar.map(|grammar| loaded.constraint(grammar)).transpose()?;
+    let Task { loaded, options, grammar, .. } = task;
+    let mut first_call = task.first_call.clone();
+    let constraint = grammar.as_ref().map(|grammar| loaded.constraint(grammar)).transpose()?;
     in_session(loaded, cancel, |session| {
         if !reuse {
             session.truncate(0, 0)?;
@@ -54,15 +74,18 @@ pub(crate) fn one(
         if let Some(constraint) = constraint {
             generation = generation.constrained(constraint);
         }
-        while let Some(piece) = generation.next_piece()? {
+        let mut called = false;
+        while !called && let Some(piece) = generation.next_piece()? {
+            called = completes(&mut first_call, &piece);
             if let Some(pieces) = pieces
-                && !pieces.send(0, piece)
+                && !pieces.send(0, piece, Vec::new())
             {
                 cancel.request();
             }
         }
         let generated = generation.generated().clone();
         let (finish, stop) = match generated.reason {
+            _ if called => ("stop", None),
             FinishReason::EndToken(_) | FinishReason::Complete => ("stop", None),
             FinishReason::StopString(stop) => ("stop", Some(stop)),
             FinishReason::MaxTokens | FinishReason::ContextFull => ("length", None),
@@ -98,9 +121,18 @@ struct Running {
     answer: Answer,
     began: Instant,
     first: Option<Instant>,
+    first_call: Option<AnswerParser>,
+    /// Log-probabilities in the answer that belong to pieces which were passed on.
+    told: usize,
 }
 
 impl Running {
+    /// The log-probabilities since the last piece.
+    fn untold(&mut self) -> Vec<Logprob> {
+        let told = std::mem::replace(&mut self.told, self.answer.logprobs.len());
+        self.answer.logprobs[told..].to_vec()
+    }
+
     /// Takes an event and returns its piece; the flag says that it was the last one.
     fn take(&mut self, event: TextEvent) -> Result<(String, bool), Failure> {
         match event {
@@ -113,7 +145,12 @@ impl Running {
                 if let Some(logprob) = token.logprob {
                     self.answer.logprobs.push(Logprob { token: token.token, logprob, top: token.top });
                 }
-                Ok((text, false))
+                let called = completes(&mut self.first_call, &text);
+                if called {
+                    self.stream.cancel();
+                    self.answer.finish = "stop";
+                }
+                Ok((text, called))
             }
             TextEvent::Finished { text, reason, usage } => {
                 self.answer.text += &text;
@@ -140,14 +177,12 @@ impl Running {
 
 /// Continues many prompts together. The sampling of each is the same, with a seed of its own.
 pub(crate) fn many(
-    loaded: &Loaded,
+    task: &Task,
     prompts: Vec<Vec<u32>>,
-    options: &GenerateOptions,
-    grammar: Option<&Grammar>,
-    logprobs: Option<u8>,
     pieces: Option<&Pieces>,
     cancel: &Cancel,
 ) -> Result<Vec<Answer>, Failure> {
+    let Task { loaded, options, grammar, logprobs, first_call } = task;
     let engine = loaded.engine()?;
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -157,7 +192,7 @@ pub(crate) fn many(
     loop {
         while running.len() < OUTSTANDING && !cancel.requested() {
             let Some((index, prompt)) = waiting.next() else { break };
-            let constraint = grammar.map(|grammar| loaded.constraint(grammar)).transpose()?;
+            let constraint = grammar.as_ref().map(|grammar| loaded.constraint(grammar)).transpose()?;
             let mut sampling = options.sampling;
             sampling.seed = sampling.seed.wrapping_add(index as u64);
             let answer = Answer { prompt_tokens: prompt.len(), ..Answer::default() };
@@ -166,12 +201,14 @@ pub(crate) fn many(
                 max_tokens: u32::try_from(options.max_tokens).unwrap_or(u32::MAX),
                 stop: options.stop.clone(),
                 stop_at_end: options.stop_at_end,
-                logprobs,
+                shown: options.shown.clone(),
+                logprobs: *logprobs,
                 constraint,
                 ..TextRequest::new(prompt)
             };
             let stream = engine.submit(request)?;
-            running.push(Running { index, stream, answer, began: Instant::now(), first: None });
+            let (began, first_call) = (Instant::now(), first_call.clone());
+            running.push(Running { index, stream, answer, began, first: None, first_call, told: 0 });
         }
         if running.is_empty() {
             // Prompts that were not begun when the work was cancelled.
@@ -213,7 +250,7 @@ fn advance(
             moved = true;
             let (piece, last) = request.take(event)?;
             if let Some(pieces) = pieces.filter(|_| !piece.is_empty())
-                && !pieces.send(request.index, piece)
+                && !pieces.send(request.index, piece, request.untold())
             {
                 cancel.request();
             }

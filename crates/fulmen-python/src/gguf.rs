@@ -1,6 +1,5 @@
 //! GGUF files: reading, writing, quantizing.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,8 +12,9 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString};
 
+use crate::cancel::{Cancel, CancelToken};
 use crate::failure::Failure;
-use crate::worker::{Cancel, Interrupted, detached, wait};
+use crate::worker::{Interrupted, detached, wait};
 
 /// An open GGUF file.
 #[pyclass(frozen, module = "fulmen._fulmen")]
@@ -245,7 +245,8 @@ pub(crate) fn write_gguf(
 
 /// Converts a model to smaller types. `progress(done, total)` gets elements.
 #[pyfunction]
-#[pyo3(signature = (path, out, recipe, replace, threads=None, progress=None))]
+#[pyo3(signature = (path, out, recipe, replace, threads=None, progress=None, token=None))]
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn quantize_file(
     py: Python<'_>,
     path: String,
@@ -254,13 +255,14 @@ pub(crate) fn quantize_file(
     replace: bool,
     threads: Option<usize>,
     progress: Option<Bound<'_, PyAny>>,
+    token: Option<Bound<'_, CancelToken>>,
 ) -> PyResult<(u64, u64)> {
     let recipe: Recipe = recipe.parse().map_err(Failure::from)?;
     if threads == Some(0) {
         return Err(Failure::argument("quantize", "threads", "at least 1", 0).into());
     }
     let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let cancel = Arc::<Cancel>::default();
+    let cancel = Cancel::of(token.as_ref().map(Bound::get));
     let own = Arc::clone(&cancel);
     wait(py, &cancel, Interrupted::Join, progress.as_ref(), move |reporter| {
         let source = source::open(crate::loaded::find(&path)?)?;
@@ -269,7 +271,7 @@ pub(crate) fn quantize_file(
         quantize::quantize(source.as_ref(), &plan, &out, replace, threads, |elements| {
             done += elements;
             reporter.progress(done, total);
-            if own.requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            own.flow()
         })?;
         Ok((plan.before, plan.after))
     })

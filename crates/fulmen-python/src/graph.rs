@@ -14,7 +14,8 @@ use numpy::{PyArray1, PyReadonlyArray1, ToPyArray};
 use pyo3::prelude::*;
 
 use crate::failure::{Failure, Kind};
-use crate::worker::{OfProcess, detached};
+use crate::process::OfProcess;
+use crate::worker::detached;
 
 /// A tensor of a graph.
 #[pyclass(frozen, module = "fulmen._fulmen")]

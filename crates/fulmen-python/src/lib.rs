@@ -10,6 +10,7 @@
 //! - **After `fork`** objects of the parent give an error in the child, and are not dropped there.
 
 mod batch;
+mod cancel;
 mod chat;
 mod device;
 mod embed;
@@ -22,6 +23,7 @@ mod logs;
 mod matmul_cache;
 mod model;
 mod options;
+mod process;
 mod story;
 mod stream;
 mod tokenizer;
@@ -33,9 +35,12 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _fulmen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    device::start();
     logs::start();
+    worker::start();
     module.add_class::<batch::BatchValue>()?;
     module.add_class::<batch::CommandBatch>()?;
+    module.add_class::<cancel::CancelToken>()?;
     module.add_class::<chat::AnswerReader>()?;
     module.add_class::<gguf::GgufReader>()?;
     module.add_class::<graph::Builder>()?;
@@ -58,7 +63,6 @@ fn _fulmen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(logs::log_record, module)?)?;
     module.add_function(wrap_pyfunction!(model::find_model, module)?)?;
     module.add_function(wrap_pyfunction!(model::pull, module)?)?;
-    module.add_function(wrap_pyfunction!(worker::forget_work, module)?)?;
     module.add_function(wrap_pyfunction!(worker::shutdown, module)?)?;
     Ok(())
 }

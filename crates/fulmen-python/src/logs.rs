@@ -10,18 +10,26 @@ use std::sync::{Mutex, PoisonError};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use pyo3::prelude::*;
 
+use crate::process::PerProcess;
+
 /// Records that wait at most; older ones are dropped.
 const LIMIT: usize = 1024;
 
+/// Level, module and text of a record.
+type Entry = (Level, String, String);
+
+#[derive(Default)]
 struct Queue {
-    records: Mutex<VecDeque<(Level, String, String)>>,
-    /// Whether there is a record: reading it costs nothing.
+    records: Mutex<VecDeque<Entry>>,
+    /// Whether there is a record: reading it costs little.
     filled: AtomicBool,
 }
 
-static QUEUE: Queue = Queue { records: Mutex::new(VecDeque::new()), filled: AtomicBool::new(false) };
+static QUEUE: PerProcess<Queue> = PerProcess::new(Queue::default);
 
-impl Log for Queue {
+struct Logger;
+
+impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= log::max_level()
     }
@@ -30,12 +38,13 @@ impl Log for Queue {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = QUEUE.get();
+        let mut records = queue.records.lock().unwrap_or_else(PoisonError::into_inner);
         if records.len() == LIMIT {
             records.pop_front();
         }
         records.push_back((record.level(), record.target().to_owned(), record.args().to_string()));
-        self.filled.store(true, Ordering::Release);
+        queue.filled.store(true, Ordering::Release);
     }
 
     fn flush(&self) {}
@@ -43,8 +52,9 @@ impl Log for Queue {
 
 /// Takes the records of Rust libraries. Until a level is set, there are warnings and errors.
 pub(crate) fn start() {
+    QUEUE.get();
     // Only a second module in the same process could have set one.
-    if log::set_logger(&QUEUE).is_ok() {
+    if log::set_logger(&Logger).is_ok() {
         log::set_max_level(LevelFilter::Warn);
     }
 }
@@ -75,12 +85,13 @@ pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
 
 /// Passes records on to the logs `fulmen.LIBRARY.MODULE`.
 pub(crate) fn pass_on(py: Python<'_>) -> PyResult<()> {
-    if !QUEUE.filled.load(Ordering::Acquire) {
+    let queue = QUEUE.get();
+    if !queue.filled.load(Ordering::Acquire) {
         return Ok(());
     }
     let records = {
-        let mut records = QUEUE.records.lock().unwrap_or_else(PoisonError::into_inner);
-        QUEUE.filled.store(false, Ordering::Release);
+        let mut records = queue.records.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.filled.store(false, Ordering::Release);
         std::mem::take(&mut *records)
     };
     for (level, target, message) in records {

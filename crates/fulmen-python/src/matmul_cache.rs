@@ -10,7 +10,8 @@ use pyo3::prelude::*;
 
 use crate::batch::{Times, times};
 use crate::failure::Failure;
-use crate::worker::{OfProcess, detached};
+use crate::process::OfProcess;
+use crate::worker::{detached, locked};
 
 /// Weights on a GPU, by name.
 #[pyclass(frozen, module = "fulmen._fulmen")]
@@ -50,8 +51,8 @@ impl MatmulCache {
     }
 
     /// The name of the device.
-    fn device_name(&self) -> PyResult<String> {
-        Ok(self.lock()?.device().info().name.clone())
+    fn device_name(&self, py: Python<'_>) -> PyResult<String> {
+        locked(py, self.cache.get()?, |cache| Ok(cache.device().info().name.clone()))
     }
 
     /// Uploads a weight, or puts it in the place of another one.
@@ -79,39 +80,42 @@ impl MatmulCache {
     }
 
     /// Takes a weight off the device.
-    fn remove(&self, name: &str) -> PyResult<()> {
-        Ok(self.lock()?.remove_weight(name).map_err(Failure::from)?)
+    fn remove(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        detached(py, || Ok(self.lock()?.remove_weight(name)?))
     }
 
     /// What is known of a weight.
-    fn weight(&self, name: &str) -> PyResult<Option<Weight>> {
-        let info = self.lock()?.weight(name);
+    fn weight(&self, py: Python<'_>, name: &str) -> PyResult<Option<Weight>> {
+        let info = locked(py, self.cache.get()?, |cache| Ok(cache.weight(name)))?;
         Ok(info.map(|info| (info.dtype.name(), info.rows, info.cols, info.bytes)))
     }
 
     /// The names of all weights, sorted.
-    fn names(&self) -> PyResult<Vec<String>> {
-        let mut names: Vec<String> = self.lock()?.weight_names().map(str::to_owned).collect();
-        names.sort();
-        Ok(names)
+    fn names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        locked(py, self.cache.get()?, |cache| {
+            let mut names: Vec<String> = cache.weight_names().map(str::to_owned).collect();
+            names.sort();
+            Ok(names)
+        })
     }
 
-    /// `m` rows of input times a weight.
+    /// `m` rows of input times a weight, and the width of its rows.
     fn matmul<'py>(
         &self,
         py: Python<'py>,
         name: &str,
         input: PyReadonlyArray1<'py, f32>,
         m: usize,
-        n: usize,
-    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    ) -> PyResult<(Bound<'py, PyArray1<f32>>, usize)> {
         let input = input.as_slice()?;
-        let out = detached(py, || {
+        let (out, n) = detached(py, || {
+            let mut cache = self.lock()?;
+            let n = cache.weight(name).map_or(0, |weight| weight.rows);
             let mut out = vec![0.0; m.saturating_mul(n)];
-            self.lock()?.matmul_cached(name, input, &mut out, m)?;
-            Ok(out)
+            cache.matmul_cached(name, input, &mut out, m)?;
+            Ok((out, n))
         })?;
-        Ok(PyArray1::from_vec(py, out))
+        Ok((PyArray1::from_vec(py, out), n))
     }
 
     /// The same into an array that there is.
@@ -133,7 +137,7 @@ impl MatmulCache {
     }
 
     /// The kernels of a matmul of `m` rows.
-    fn kernels(&self, name: &str, m: usize) -> PyResult<Vec<String>> {
-        Ok(self.lock()?.kernels(name, m).map_err(Failure::from)?)
+    fn kernels(&self, py: Python<'_>, name: &str, m: usize) -> PyResult<Vec<String>> {
+        detached(py, || Ok(self.lock()?.kernels(name, m)?))
     }
 }

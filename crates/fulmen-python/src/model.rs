@@ -16,13 +16,16 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods, ToPyArray};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::cancel::{Cancel, CancelToken};
+use crate::chat::AnswerReader;
 use crate::failure::{Failure, Kind};
-use crate::generate::{self, in_session};
+use crate::generate::{self, Task, in_session};
 use crate::loaded::{Loaded, find};
 use crate::options::Options;
+use crate::process::OfProcess;
 use crate::stream::Stream;
 use crate::tokenizer::Tokenizer;
-use crate::worker::{Cancel, Interrupted, OfProcess, Reporter, detached, wait};
+use crate::worker::{Interrupted, Reporter, detached, wait};
 
 /// A model on a device.
 #[pyclass(frozen, module = "fulmen._fulmen")]
@@ -35,6 +38,17 @@ impl Model {
         let loaded = self.loaded.get()?.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.clone().ok_or_else(|| Failure::new(Kind::Closed, "the model was closed"))
     }
+
+    /// How prompts are continued with these options.
+    fn task(&self, options: &Options, reader: Option<&Bound<'_, AnswerReader>>) -> Result<Task, Failure> {
+        Ok(Task {
+            loaded: self.loaded()?,
+            options: options.generate.clone(),
+            grammar: options.grammar.clone(),
+            logprobs: options.logprobs,
+            first_call: reader.and_then(|reader| reader.get().first_call()),
+        })
+    }
 }
 
 /// Runs work in a session of the model and waits for it.
@@ -42,11 +56,13 @@ fn run<T: Send + 'static>(
     py: Python<'_>,
     loaded: Arc<Loaded>,
     progress: Option<&Bound<'_, PyAny>>,
+    token: Option<&Bound<'_, CancelToken>>,
     work: impl FnOnce(&mut Session, &Reporter<T>) -> Result<T, Failure> + Send + 'static,
 ) -> PyResult<T> {
-    let cancel = Arc::<Cancel>::default();
+    let cancel = Cancel::of(token.map(Bound::get));
     let own = Arc::clone(&cancel);
     wait(py, &cancel, Interrupted::Join, progress, move |reporter| {
+        own.check()?;
         in_session(&loaded, &own, |session| work(session, reporter))
     })
 }
@@ -63,7 +79,7 @@ struct Load {
     check_weights: bool,
 }
 
-fn load(load: Load, reporter: &Reporter<Loaded>) -> Result<Loaded, Failure> {
+fn load(load: Load, reporter: &Reporter<Loaded>, cancel: &Cancel) -> Result<Loaded, Failure> {
     let Load { path, device, context, kv, threads, max_sequences, batch_memory, check_weights } = load;
     let path = path.as_deref().map(find).transpose()?;
     let registry = Registry::builtin();
@@ -76,8 +92,12 @@ fn load(load: Load, reporter: &Reporter<Loaded>) -> Result<Loaded, Failure> {
         Some(path) => Arc::from(source::open(path)?),
         None => Arc::from(source::from_bytes(crate::story::story_model())?),
     };
+    cancel.check()?;
     let (info, device) = registry.open_with(asked, &OpenOptions { threads })?;
-    let mut progress = |at: fulmen::model::LoadProgress| reporter.progress(at.done, at.total);
+    let mut progress = |at: fulmen::model::LoadProgress| {
+        reporter.progress(at.done, at.total);
+        cancel.flow()
+    };
     let session = SessionOptions { context, cache, ..SessionOptions::default() };
     let options = LoadOptions { session, check_weights, progress: Some(&mut progress) };
     let model = Inner::from_source(source, device, options)?;
@@ -99,19 +119,21 @@ pub(crate) fn find_model(py: Python<'_>, name: &str) -> PyResult<PathBuf> {
 
 /// Downloads a model into the cache of the hub and returns its path. `progress(done, total)` gets bytes.
 #[pyfunction]
-#[pyo3(signature = (name, endpoint=None, cache=None, progress=None))]
+#[pyo3(signature = (name, endpoint=None, cache=None, progress=None, token=None))]
 pub(crate) fn pull(
     py: Python<'_>,
     name: String,
     endpoint: Option<String>,
     cache: Option<PathBuf>,
     progress: Option<Bound<'_, PyAny>>,
+    token: Option<Bound<'_, CancelToken>>,
 ) -> PyResult<PathBuf> {
     let reference: Reference = name.parse().map_err(Failure::from)?;
     let overrides = Overrides { endpoint, cache, ..Overrides::default() };
     let settings = Settings::from_env_with(&overrides).map_err(Failure::from)?;
-    let cancel = Arc::<Cancel>::default();
-    // A download ends with its request; what is there is kept and resumed.
+    let cancel = Cancel::of(token.as_ref().map(Bound::get));
+    let own = Arc::clone(&cancel);
+    // What was downloaded is kept, and the next download resumes there.
     wait(py, &cancel, Interrupted::Leave, progress.as_ref(), move |reporter| {
         let (mut done, mut total) = (0, 0);
         let pulled = hub::pull(&settings, &reference, &mut |event| {
@@ -123,9 +145,10 @@ pub(crate) fn pull(
                 HubEvent::Retry { error, wait } => {
                     reporter.note(format!("{error}; the next try is in {wait:.1?}"));
                 }
-                HubEvent::Complete { .. } => {}
+                HubEvent::Complete { .. } | HubEvent::Pending => {}
             }
             reporter.progress(done, total);
+            own.flow()
         });
         Ok(pulled?.path)
     })
@@ -136,7 +159,8 @@ impl Model {
     /// Loads a model; a path of `None` is the built-in one. `progress(done, total)` gets bytes.
     #[staticmethod]
     #[pyo3(signature = (
-        path, device, context, kv, threads, max_sequences, batch_memory, check_weights, progress=None
+        path, device, context, kv, threads, max_sequences, batch_memory, check_weights, progress=None,
+        token=None
     ))]
     #[allow(clippy::too_many_arguments)]
     fn load(
@@ -150,12 +174,14 @@ impl Model {
         batch_memory: u64,
         check_weights: bool,
         progress: Option<Bound<'_, PyAny>>,
+        token: Option<Bound<'_, CancelToken>>,
     ) -> PyResult<Model> {
         crate::logs::follow(py)?;
         let options = Load { path, device, context, kv, threads, max_sequences, batch_memory, check_weights };
-        let cancel = Arc::<Cancel>::default();
-        let loaded = wait(py, &cancel, Interrupted::Leave, progress.as_ref(), move |reporter| {
-            load(options, reporter)
+        let cancel = Cancel::of(token.as_ref().map(Bound::get));
+        let own = Arc::clone(&cancel);
+        let loaded = wait(py, &cancel, Interrupted::Join, progress.as_ref(), move |reporter| {
+            load(options, reporter, &own)
         })?;
         Ok(Model { loaded: OfProcess::new(Mutex::new(Some(Arc::new(loaded)))) })
     }
@@ -206,63 +232,74 @@ impl Model {
     }
 
     /// The tokens of a prompt.
-    fn encode(&self, text: &str, special: bool) -> PyResult<Vec<u32>> {
+    fn encode(&self, py: Python<'_>, text: &str, special: bool) -> PyResult<Vec<u32>> {
         let special = if special { Special::Parse } else { Special::AsText };
-        Ok(self.loaded()?.encode(text, special).map_err(Failure::from)?)
+        let loaded = self.loaded()?;
+        detached(py, || Ok(loaded.encode(text, special)?))
     }
 
-    /// Starts to continue one prompt. Without `pieces`, only the whole answer is given.
+    /// Starts to continue one prompt. Without `pieces`, only the whole answer is given. `reader` may end the
+    /// answer behind its first call.
+    #[pyo3(signature = (prompt, options, pieces, reuse, reader=None))]
     fn generate(
         &self,
         prompt: Vec<u32>,
         options: &Bound<'_, Options>,
         pieces: bool,
         reuse: bool,
+        reader: Option<&Bound<'_, AnswerReader>>,
     ) -> PyResult<Stream> {
-        let loaded = self.loaded()?;
-        let Options { generate, grammar, .. } = options.get();
-        let (generate, grammar) = (generate.clone(), grammar.clone());
-        Ok(Stream::start(move |sender, cancel| {
+        let options = options.get();
+        let task = self.task(options, reader)?;
+        Ok(Stream::start(options.token.as_ref(), move |sender, cancel| {
             let sender = pieces.then_some(sender);
-            generate::one(&loaded, &prompt, &generate, grammar.as_ref(), reuse, sender, cancel)
-                .map(|answer| vec![answer])
+            generate::one(&task, &prompt, reuse, sender, cancel).map(|answer| vec![answer])
         })?)
     }
 
     /// Starts to continue many prompts together.
+    #[pyo3(signature = (prompts, options, pieces, reader=None))]
     fn generate_many(
         &self,
         prompts: Vec<Vec<u32>>,
         options: &Bound<'_, Options>,
         pieces: bool,
+        reader: Option<&Bound<'_, AnswerReader>>,
     ) -> PyResult<Stream> {
-        let loaded = self.loaded()?;
-        let Options { generate, grammar, logprobs } = options.get();
-        let (generate, grammar, logprobs) = (generate.clone(), grammar.clone(), *logprobs);
-        Ok(Stream::start(move |sender, cancel| {
-            let sender = pieces.then_some(sender);
-            generate::many(&loaded, prompts, &generate, grammar.as_ref(), logprobs, sender, cancel)
+        let options = options.get();
+        let task = self.task(options, reader)?;
+        Ok(Stream::start(options.token.as_ref(), move |sender, cancel| {
+            generate::many(&task, prompts, pieces.then_some(sender), cancel)
         })?)
     }
 
     /// The embeddings of texts, pooled as the model's file says: one row for each text.
-    fn embed<'py>(&self, py: Python<'py>, texts: Vec<Vec<u32>>) -> PyResult<Bound<'py, PyArray2<f32>>> {
+    #[pyo3(signature = (texts, token=None))]
+    fn embed<'py>(
+        &self,
+        py: Python<'py>,
+        texts: Vec<Vec<u32>>,
+        token: Option<Bound<'py, CancelToken>>,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let loaded = self.loaded()?;
         let (rows, width) = (texts.len(), loaded.model.config().hidden as usize);
-        let cancel = Arc::<Cancel>::default();
+        let cancel = Cancel::of(token.as_ref().map(Bound::get));
         let own = Arc::clone(&cancel);
         let values = wait(py, &cancel, Interrupted::Join, None, move |_| {
+            own.check()?;
             Ok(crate::embed::embed(&loaded, &texts, &own)?.concat())
         })?;
         values.to_pyarray(py).reshape([rows, width])
     }
 
     /// The logits after each token from `first` on: one row for each.
+    #[pyo3(signature = (tokens, first, token=None))]
     fn logits<'py>(
         &self,
         py: Python<'py>,
         tokens: Vec<u32>,
         first: usize,
+        token: Option<Bound<'py, CancelToken>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let loaded = self.loaded()?;
         let vocabulary = loaded.model.config().vocabulary as usize;
@@ -270,7 +307,7 @@ impl Model {
         if tokens.is_empty() {
             return Err(Failure::from(ModelError::EmptyPrompt).into());
         }
-        let values = run(py, loaded, None, move |session, _| {
+        let values = run(py, loaded, None, token.as_ref(), move |session, _| {
             session.truncate(0, 0)?;
             let mut values = Vec::new();
             session.logits_of_each(0, &tokens, first, |_, rows| values.extend_from_slice(rows))?;
@@ -280,11 +317,13 @@ impl Model {
     }
 
     /// The log-probabilities of the tokens from `first` (at least 1) on, each after those before it.
+    #[pyo3(signature = (tokens, first, token=None))]
     fn score<'py>(
         &self,
         py: Python<'py>,
         tokens: Vec<u32>,
         first: usize,
+        token: Option<Bound<'py, CancelToken>>,
     ) -> PyResult<Bound<'py, PyArray1<f64>>> {
         let loaded = self.loaded()?;
         let vocabulary = loaded.model.config().vocabulary as usize;
@@ -292,12 +331,11 @@ impl Model {
             return Err(Failure::from(ModelError::EmptyPrompt).into());
         }
         if let Some(at) = tokens.iter().position(|&token| token as usize >= vocabulary) {
-            let token = tokens[at];
             let vocabulary = loaded.model.config().vocabulary;
-            return Err(Failure::from(ModelError::Token { token, at, vocabulary }).into());
+            return Err(Failure::from(ModelError::Token { token: tokens[at], at, vocabulary }).into());
         }
         let first = first.clamp(1, tokens.len());
-        let values = run(py, loaded, None, move |session, _| {
+        let values = run(py, loaded, None, token.as_ref(), move |session, _| {
             session.truncate(0, 0)?;
             let (mut scores, fed) = (Vec::new(), tokens.len() - 1);
             session.logits_of_each(0, &tokens[..fed], first - 1, |at, rows| {
@@ -311,7 +349,7 @@ impl Model {
     }
 
     /// The perplexity of a text: its value, standard error of the mean of −ln p, tokens scored, and seconds.
-    #[pyo3(signature = (tokens, window=None, stride=None, progress=None))]
+    #[pyo3(signature = (tokens, window=None, stride=None, progress=None, token=None))]
     fn perplexity(
         &self,
         py: Python<'_>,
@@ -319,6 +357,7 @@ impl Model {
         window: Option<usize>,
         stride: Option<usize>,
         progress: Option<Bound<'_, PyAny>>,
+        token: Option<Bound<'_, CancelToken>>,
     ) -> PyResult<(f64, f64, usize, f64)> {
         let loaded = self.loaded()?;
         let context = loaded.model.session_options().context as usize;
@@ -330,7 +369,7 @@ impl Model {
             begin,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         };
-        let known = run(py, loaded, progress.as_ref(), move |session, reporter| {
+        let known = run(py, loaded, progress.as_ref(), token.as_ref(), move |session, reporter| {
             let report = |known: &fulmen::model::Perplexity, total: usize| {
                 reporter.progress(known.run as u64, total as u64);
             };

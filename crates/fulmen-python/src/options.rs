@@ -5,6 +5,7 @@ use fulmen::model::tokenizer::Special;
 use fulmen::prelude::{GenerateOptions, Sampling};
 use pyo3::prelude::*;
 
+use crate::cancel::CancelToken;
 use crate::failure::{Failure, Kind};
 
 /// How text is generated. The Python layer makes one for each call.
@@ -13,6 +14,8 @@ pub(crate) struct Options {
     pub(crate) generate: GenerateOptions,
     pub(crate) grammar: Option<Grammar>,
     pub(crate) logprobs: Option<u8>,
+    /// Ends the call from another thread.
+    pub(crate) token: Option<CancelToken>,
 }
 
 #[pymethods]
@@ -22,7 +25,7 @@ impl Options {
         *, max_tokens=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.0,
         frequency_penalty=0.0, presence_penalty=0.0, repeat_window=64, seed=0, stop=Vec::new(),
         special=false, ignore_end=false, schema=None, regex=None, grammar=None, logprobs=None,
-        shown=Vec::new()
+        shown=Vec::new(), cancel=None
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -45,6 +48,7 @@ impl Options {
         grammar: Option<String>,
         logprobs: Option<u8>,
         shown: Vec<u32>,
+        cancel: Option<Bound<'_, CancelToken>>,
     ) -> PyResult<Options> {
         if [&schema, &regex, &grammar].iter().filter(|given| given.is_some()).count() > 1 {
             return Err(Failure::new(
@@ -83,6 +87,7 @@ impl Options {
             stop_at_end: !ignore_end,
             ..GenerateOptions::default()
         };
-        Ok(Options { generate, grammar, logprobs })
+        let token = cancel.map(|token| token.get().clone());
+        Ok(Options { generate, grammar, logprobs, token })
     }
 }

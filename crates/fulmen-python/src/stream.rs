@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::cancel::{Cancel, CancelToken};
 use crate::failure::{Failure, Kind};
-use crate::worker::{Cancel, OfProcess, guarded, spawn};
+use crate::process::OfProcess;
+use crate::worker::{guarded, spawn};
 
 /// How often a waiting thread looks for signals.
 const POLL: Duration = Duration::from_millis(50);
@@ -48,16 +50,23 @@ impl Answer {
         dict.set_item("cached_tokens", self.cached_tokens)?;
         dict.set_item("prefill_seconds", self.prefill.as_secs_f64())?;
         dict.set_item("decode_seconds", self.decode.as_secs_f64())?;
-        let logprobs: Vec<_> = self.logprobs.iter().map(|l| (l.token, l.logprob, l.top.clone())).collect();
-        dict.set_item("logprobs", logprobs)?;
+        dict.set_item("logprobs", tuples(self.logprobs.clone()))?;
         Ok(dict)
     }
 }
 
+/// Log-probabilities as Python has them.
+type LogprobTuples = Vec<(u32, f32, Vec<(u32, f32)>)>;
+
+fn tuples(logprobs: Vec<Logprob>) -> LogprobTuples {
+    logprobs.into_iter().map(|Logprob { token, logprob, top }| (token, logprob, top)).collect()
+}
+
 /// What a running generation tells.
 pub(crate) enum Event {
-    /// A piece of the text of the answer with this index.
-    Piece(usize, String),
+    /// A piece of the text of the answer with this index, and the log-probabilities of its tokens, if they
+    /// are wanted.
+    Piece(usize, String, Vec<Logprob>),
     /// All answers, in the order of their prompts; an error ends everything.
     Done(Result<Vec<Answer>, Failure>),
 }
@@ -67,14 +76,16 @@ pub(crate) struct Pieces(Sender<Event>);
 
 impl Pieces {
     /// Passes a piece on. False if nobody wants it any more.
-    pub(crate) fn send(&self, index: usize, piece: String) -> bool {
-        self.0.send(Event::Piece(index, piece)).is_ok()
+    pub(crate) fn send(&self, index: usize, piece: String, logprobs: Vec<Logprob>) -> bool {
+        self.0.send(Event::Piece(index, piece, logprobs)).is_ok()
     }
 }
 
 struct Inner {
     events: Mutex<Receiver<Event>>,
     done: Mutex<Option<Result<Vec<Answer>, Failure>>>,
+    /// The log-probabilities of the last piece.
+    logprobs: Mutex<Vec<Logprob>>,
 }
 
 /// Generation in progress. Dropping it cancels it.
@@ -87,18 +98,19 @@ pub(crate) struct Stream {
 impl Stream {
     /// Starts work that generates text.
     pub(crate) fn start(
+        token: Option<&CancelToken>,
         work: impl FnOnce(&Pieces, &Cancel) -> Result<Vec<Answer>, Failure> + Send + 'static,
     ) -> Result<Stream, Failure> {
         let (sender, events) = channel();
-        let cancel = Arc::<Cancel>::default();
+        let cancel = Cancel::of(token);
         let own = Arc::clone(&cancel);
         spawn(&cancel, move || {
             let pieces = Pieces(sender);
             let done = guarded(|| work(&pieces, &own));
             let _ = pieces.0.send(Event::Done(done));
         })?;
-        let inner = OfProcess::new(Inner { events: Mutex::new(events), done: Mutex::new(None) });
-        Ok(Stream { inner, cancel })
+        let (events, done, logprobs) = (Mutex::new(events), Mutex::new(None), Mutex::default());
+        Ok(Stream { inner: OfProcess::new(Inner { events, done, logprobs }), cancel })
     }
 
     /// Waits for the next event up to `timeout`.
@@ -115,7 +127,7 @@ impl Stream {
             }
             Ok(piece) => Ok(Some(piece)),
             // Nothing yet: an empty piece, which is never sent otherwise.
-            Err(RecvTimeoutError::Timeout) => Ok(Some(Event::Piece(0, String::new()))),
+            Err(RecvTimeoutError::Timeout) => Ok(Some(Event::Piece(0, String::new(), Vec::new()))),
             Err(RecvTimeoutError::Disconnected) => {
                 Err(Failure::new(Kind::Internal, "the generation ended without a result"))
             }
@@ -138,7 +150,10 @@ impl Stream {
             let wait = left.map_or(POLL, |left| left.min(POLL));
             match py.detach(|| Stream::event(inner, wait))? {
                 None => return Ok(None),
-                Some(Event::Piece(index, piece)) if !piece.is_empty() => return Ok(Some((index, piece))),
+                Some(Event::Piece(index, piece, logprobs)) if !piece.is_empty() => {
+                    *inner.logprobs.lock().unwrap_or_else(PoisonError::into_inner) = logprobs;
+                    return Ok(Some((index, piece)));
+                }
                 Some(_) => {
                     if let Err(error) = py.check_signals() {
                         self.cancel.request();
@@ -165,6 +180,12 @@ impl Stream {
             }
         }
         Ok(())
+    }
+
+    /// The log-probabilities of the tokens of the piece that was taken last.
+    fn logprobs(&self) -> PyResult<LogprobTuples> {
+        let mut last = self.inner.get()?.logprobs.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(tuples(std::mem::take(&mut *last)))
     }
 
     /// Asks it to end. What was generated until then is the result.

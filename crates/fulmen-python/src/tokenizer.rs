@@ -200,13 +200,13 @@ impl Tokenizer {
                 let message = "chat: a required call cannot have a schema, regex or grammar of its own";
                 return Err(Failure::new(Kind::Argument, message));
             }
-            let constrained = constrained || grammar.is_some();
+            let (constrained, several) = (constrained || grammar.is_some(), tools.several());
             let thinking = if constrained { Some(false) } else { thinking };
             let options = ChatOptions { thinking, ..ChatOptions::default() };
             let tokenizer = self.inner()?;
             let (prompt, parser) =
                 template.prompt_with_tools(tokenizer, messages, tools.told(), options, constrained)?;
-            Ok((prompt.tokens, AnswerReader::new(parser, tokenizer, grammar)))
+            Ok((prompt.tokens, AnswerReader::new(parser, tokenizer, grammar, several)))
         })
     }
 }

@@ -3,15 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
+use crate::cancel::Cancel;
 use crate::failure::{Failure, Kind};
 use crate::logs;
+use crate::process::PerProcess;
 
 /// How often a waiting thread looks for signals.
 const POLL: Duration = Duration::from_millis(50);
@@ -19,74 +21,39 @@ const POLL: Duration = Duration::from_millis(50);
 /// How long the end of the interpreter waits for work that was cancelled.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks work to end, from any thread.
-#[derive(Debug, Default)]
-pub(crate) struct Cancel {
-    state: Mutex<CancelState>,
-}
-
-#[derive(Debug, Default)]
-struct CancelState {
-    requested: bool,
-    /// The flag of the session that does the work now. It is shared with the next work of the session, so it
-    /// is only touched while the work runs.
-    flag: Option<Arc<AtomicBool>>,
-}
-
-impl Cancel {
-    fn state(&self) -> MutexGuard<'_, CancelState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Asks the work to end.
-    pub(crate) fn request(&self) {
-        let mut state = self.state();
-        state.requested = true;
-        if let Some(flag) = &state.flag {
-            flag.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether the work was asked to end.
-    pub(crate) fn requested(&self) -> bool {
-        self.state().requested
-    }
-
-    /// Passes requests on to the flag of a session, until [`release`](Cancel::release).
-    pub(crate) fn attach(&self, flag: Arc<AtomicBool>) {
-        let mut state = self.state();
-        flag.store(state.requested, Ordering::Relaxed);
-        state.flag = Some(flag);
-    }
-
-    /// Leaves the flag to the next work, reset.
-    pub(crate) fn release(&self) {
-        if let Some(flag) = self.state().flag.take() {
-            flag.store(false, Ordering::Relaxed);
-        }
-    }
-}
+/// How long a call that is interrupted waits for work that may not end soon.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// The work that runs now, in all threads, by number.
-static LIVE: Mutex<BTreeMap<u64, Arc<Cancel>>> = Mutex::new(BTreeMap::new());
-static ENDED: Condvar = Condvar::new();
-
-fn live() -> MutexGuard<'static, BTreeMap<u64, Arc<Cancel>>> {
-    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+#[derive(Default)]
+struct Live {
+    work: Mutex<BTreeMap<u64, Arc<Cancel>>>,
+    ended: Condvar,
 }
 
-/// Starts a thread for work that can be cancelled.
-pub(crate) fn spawn(cancel: &Arc<Cancel>, work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+static LIVE: PerProcess<Live> = PerProcess::new(Live::default);
+
+fn live() -> MutexGuard<'static, BTreeMap<u64, Arc<Cancel>>> {
+    LIVE.get().work.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Called once, when the module is imported.
+pub(crate) fn start() {
+    drop(live());
+}
+
+/// Starts a thread for work that can be cancelled, and returns its number.
+pub(crate) fn spawn(cancel: &Arc<Cancel>, work: impl FnOnce() + Send + 'static) -> Result<u64, Failure> {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     live().insert(number, Arc::clone(cancel));
     let run = move || {
         work();
         live().remove(&number);
-        ENDED.notify_all();
+        LIVE.get().ended.notify_all();
     };
     let thread = std::thread::Builder::new().name("fulmen-python".to_owned()).spawn(run);
-    thread.map(drop).map_err(|error| {
+    thread.map(|_| number).map_err(|error| {
         live().remove(&number);
         Failure::new(Kind::Engine, format!("a thread could not be started: {error}"))
     })
@@ -105,18 +72,12 @@ pub(crate) fn shutdown(py: Python<'_>) {
             if work.is_empty() || left.is_zero() {
                 return;
             }
-            work = match ENDED.wait_timeout(work, left) {
+            work = match LIVE.get().ended.wait_timeout(work, left) {
                 Ok((work, _)) => work,
                 Err(poisoned) => poisoned.into_inner().0,
             };
         }
     });
-}
-
-/// Forgets the work of the parent: its threads are not in a child. Called after `fork` in the child.
-#[pyfunction]
-pub(crate) fn forget_work() {
-    live().clear();
 }
 
 /// What work reports to the thread that waits for it.
@@ -150,7 +111,8 @@ impl<T> Reporter<T> {
 pub(crate) enum Interrupted {
     /// It ends soon after it was cancelled: wait for it.
     Join,
-    /// It cannot be cancelled: leave it to itself.
+    /// It may be waiting for a server: leave it to itself after a moment. It uses no device and keeps what
+    /// is on the disk whole, so that the end of the interpreter need not wait for it, either.
     Leave,
 }
 
@@ -164,7 +126,7 @@ pub(crate) fn wait<T: Send + 'static>(
     work: impl FnOnce(&Reporter<T>) -> Result<T, Failure> + Send + 'static,
 ) -> PyResult<T> {
     let (sender, mut receiver) = channel();
-    spawn(cancel, move || {
+    let number = spawn(cancel, move || {
         let reporter = Reporter(sender);
         let done = guarded(|| work(&reporter));
         let _ = reporter.0.send(Report::Done(done));
@@ -172,13 +134,33 @@ pub(crate) fn wait<T: Send + 'static>(
     let outcome = receive(py, &mut receiver, progress);
     if outcome.is_err() {
         cancel.request();
-        if interrupted == Interrupted::Join {
-            let receiver = &mut receiver;
-            py.detach(move || while !matches!(receiver.recv(), Ok(Report::Done(_)) | Err(_)) {});
+        let limit = match interrupted {
+            Interrupted::Join => None,
+            Interrupted::Leave => Some(GRACE),
+        };
+        let receiver = &mut receiver;
+        if !py.detach(move || ends(receiver, limit)) {
+            live().remove(&number);
         }
     }
     logs::pass_on(py)?;
     Ok(outcome??)
+}
+
+/// Waits for the end of work; false if it has not come within the limit.
+fn ends<T>(receiver: &mut Receiver<Report<T>>, limit: Option<Duration>) -> bool {
+    let began = Instant::now();
+    loop {
+        let report = match limit {
+            None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(limit) => receiver.recv_timeout(limit.saturating_sub(began.elapsed())),
+        };
+        match report {
+            Ok(Report::Done(_)) | Err(RecvTimeoutError::Disconnected) => return true,
+            Err(RecvTimeoutError::Timeout) => return false,
+            Ok(_) => {}
+        }
+    }
 }
 
 fn receive<T: Send>(
@@ -227,47 +209,15 @@ pub(crate) fn detached<T: Send>(
     Ok(done?)
 }
 
-/// A value of the process that made it. After `fork` its threads and its device do not exist in the child:
-/// there it gives an error, and it is never dropped.
-pub(crate) struct OfProcess<T> {
-    process: u32,
-    value: Option<T>,
-}
-
-impl<T> OfProcess<T> {
-    pub(crate) fn new(value: T) -> OfProcess<T> {
-        OfProcess { process: std::process::id(), value: Some(value) }
-    }
-
-    /// The value, unless this is a child of the process that made it.
-    pub(crate) fn get(&self) -> Result<&T, Failure> {
-        match &self.value {
-            Some(value) if self.process == std::process::id() => Ok(value),
-            _ => Err(after_fork()),
-        }
-    }
-
-    /// The value, unless this is a child of the process that made it.
-    pub(crate) fn get_mut(&mut self) -> Result<&mut T, Failure> {
-        match &mut self.value {
-            Some(value) if self.process == std::process::id() => Ok(value),
-            _ => Err(after_fork()),
-        }
-    }
-}
-
-fn after_fork() -> Failure {
-    Failure::new(
-        Kind::Fork,
-        "this object was made before a fork, and its threads and its device are not in this process; \
-         make it after the fork, or start processes with the method \"spawn\"",
-    )
-}
-
-impl<T> Drop for OfProcess<T> {
-    fn drop(&mut self) {
-        if self.process != std::process::id() {
-            std::mem::forget(self.value.take());
-        }
+/// Calls `work` with a value. The GIL is kept where its lock is free, and released while another thread has
+/// it: that thread may be waiting for a device, and no other one must wait for it.
+pub(crate) fn locked<V: Send, T: Send>(
+    py: Python<'_>,
+    value: &Mutex<V>,
+    work: impl FnOnce(&mut V) -> Result<T, Failure> + Send,
+) -> PyResult<T> {
+    match value.try_lock() {
+        Ok(mut value) => Ok(work(&mut value)?),
+        Err(_) => detached(py, || work(&mut value.lock().unwrap_or_else(PoisonError::into_inner))),
     }
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
+import time
 from typing import Any, Callable
 
 import ml_dtypes
@@ -401,3 +403,129 @@ def test_wrong_calls_are_exceptions(
 ) -> None:
     with pytest.raises(error, match=words):
         call()
+
+
+def test_misaligned_arrays_are_copied(batch: fulmen.Batch, cache: fulmen.MatmulCache) -> None:
+    x = np.frombuffer(bytearray(4 * 16 + 1), np.float32, 16, offset=1).reshape(4, 4)
+    assert not x.flags.aligned
+    x[:] = normal(4, 4)
+    np.testing.assert_array_equal(batch.run(batch.upload(x) * 2), x * 2)
+    cache.upload("w", np.eye(4, dtype=np.float32))
+    np.testing.assert_allclose(cache.matmul("w", x), x)
+    y = batch.upload(normal(4, 4)) + 1
+    batch.execute()
+    with pytest.raises(fulmen.ArgumentError, match="read: the output must be aligned"):
+        batch.read(y, out=x)
+
+
+def test_an_output_is_not_the_input(cache: fulmen.MatmulCache) -> None:
+    cache.upload("w", np.eye(4, dtype=np.float32))
+    x = normal(4, 4)
+    with pytest.raises(fulmen.ArgumentError, match="must not be in the memory of the input"):
+        cache.matmul("w", x, out=x)
+    with pytest.raises(fulmen.ArgumentError, match="memory of the input"):
+        cache.matmul("w", x[:2], out=x[1:3])
+
+
+def capsule_code(capsule: Any, code: int) -> Any:
+    """An exported tensor whose elements are said to be of another kind."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # Behind the pointer, the device and the number of dimensions.
+    ctypes.c_uint8.from_address(pointer(capsule, b"dltensor") + 20).value = code
+    return capsule
+
+
+class Bfloat16(OnlyDLPack):
+    """bf16 in DLPack, as PyTorch exports it."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return capsule_code(self.array.view(np.uint16).__dlpack__(**options), 4)
+
+    def __dlpack_device__(self) -> Any:
+        return (1, 0)
+
+
+class OnDevice:
+    """A tensor of a GPU, which is an array, too, until it is asked for one."""
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise AssertionError("memory of another device is not asked for")
+
+    def __dlpack_device__(self) -> Any:
+        return (self.kind, 0)
+
+    def __array__(self, *arguments: Any, **options: Any) -> Any:
+        raise TypeError("can't convert device type tensor to numpy")
+
+
+def test_dlpack_of_bf16(batch: fulmen.Batch) -> None:
+    x = normal(3, 4).astype(ml_dtypes.bfloat16)
+    value = batch.upload(Bfloat16(x)) + 0.0
+    np.testing.assert_array_equal(batch.run(value), x.astype(np.float32))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(2, "CUDA"), (10, "ROCm"), (99, "device type 99")])
+def test_dlpack_of_another_device_is_refused(batch: fulmen.Batch, kind: int, name: str) -> None:
+    with pytest.raises(fulmen.ArgumentError, match=f"the device must be the CPU, got {name}"):
+        batch.upload(OnDevice(kind))
+
+
+def test_dlpack_of_other_types_is_an_exception(batch: fulmen.Batch) -> None:
+    with pytest.raises(fulmen.ArgumentError, match="int32"):
+        batch.upload(OnlyDLPack(np.zeros(4, np.int32)))
+
+
+def beside(busy: Callable[[], object], asked: Callable[[], object]) -> tuple[float, int]:
+    """Runs `busy` in a thread, asks in another one meanwhile, and counts what this thread does until both
+    have ended; with the seconds that `busy` took."""
+    begun, took = threading.Event(), []
+
+    def work() -> None:
+        began = time.perf_counter()
+        begun.set()
+        busy()
+        took.append(time.perf_counter() - began)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    begun.wait()
+    time.sleep(0.05)
+    asking = threading.Thread(target=asked)
+    asking.start()
+    beats = 0
+    while worker.is_alive():
+        beats += 1
+        time.sleep(0.005)
+    asking.join()
+    return took[0], beats
+
+
+def test_asking_a_busy_batch_does_not_hold_up_other_threads() -> None:
+    for operations in (100, 400, 1600, 6400):
+        batch = fulmen.Batch(fuse=False)
+        x = batch.upload(normal(1 << 16))
+        for _ in range(operations):
+            x = fulmen.tanh(x)
+        seconds, beats = beside(lambda: batch.run(x), lambda: batch.launches)
+        # A run that was over at once shows nothing.
+        if seconds > 0.5:
+            assert beats > 5
+            return
+    pytest.skip("no run takes half a second here")
+
+
+def test_asking_a_busy_cache_does_not_hold_up_other_threads() -> None:
+    for size in (1024, 2048, 4096):
+        cache = fulmen.MatmulCache()
+        cache.upload("w", normal(size, size))
+        x = normal(size, size)
+        asked = lambda: (cache["w"], cache.keys(), cache.kernels("w"), cache.device)  # noqa: E731
+        seconds, beats = beside(lambda: cache.matmul("w", x), asked)
+        if seconds > 0.5:
+            assert beats > 5
+            return
+    pytest.skip("no matmul takes half a second here")

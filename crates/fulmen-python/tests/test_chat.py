@@ -193,3 +193,67 @@ def test_earlier_calls_are_part_of_the_conversation(cpu_model: fulmen.Model) -> 
 def test_wrong_tools_are_exceptions(cpu_model: fulmen.Model, options: Any, words: str) -> None:
     with pytest.raises(fulmen.ArgumentError, match=words):
         cpu_model.chat(MESSAGES, template="chatml", **options)
+
+
+def test_log_probabilities_are_part_of_an_answer(model: fulmen.Model) -> None:
+    stream = model.chat(MESSAGES, template="chatml", max_tokens=6, logprobs=2, stream=True)
+    chunks = list(stream)
+    (choice,) = stream.result["choices"]
+    assert choice["logprobs"] is not None
+    content = choice["logprobs"]["content"]
+    assert len(content) == 6 == stream.result["usage"]["completion_tokens"]
+    assert b"".join(bytes(entry["bytes"]) for entry in content).decode().strip() == (
+        choice["message"]["content"] or ""
+    ).strip()
+    for entry in content:
+        assert entry["logprob"] <= 0 and entry["token"] == bytes(entry["bytes"]).decode("utf-8", "replace")
+        assert len(entry["top_logprobs"]) == 2
+        assert entry["top_logprobs"][0]["token"] == entry["token"], "greedy takes the most likely token"
+    told = []
+    for chunk in chunks:
+        logprobs = chunk["choices"][0]["logprobs"]
+        told += logprobs["content"] if logprobs else []
+    assert told == content, "each chunk has those of its tokens"
+    plain = model.chat(MESSAGES, template="chatml", max_tokens=6)
+    assert plain["choices"][0]["logprobs"] is None
+    assert plain["choices"][0]["message"] == choice["message"]
+
+
+def test_tags_of_calls_are_seen_with_log_probabilities(cpu_model: fulmen.Model) -> None:
+    written = r'<tool_call>\{"name": "now", "arguments": \{\}\}</tool_call>'
+    answer = cpu_model.chat(MESSAGES, template="chatml", tools=[NOW], regex=written, logprobs=0)
+    (choice,) = answer["choices"]
+    assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["now"]
+    assert choice["logprobs"] is not None and choice["logprobs"]["content"][0]["top_logprobs"] == []
+
+
+def test_usage_has_the_tokens_that_were_cached(cpu_model: fulmen.Model) -> None:
+    options: Any = {"template": "chatml", "max_tokens": 3}
+    other = [{"role": "user", "content": "Something else entirely."}]
+    cpu_model.chat(other, **options)
+    first = cpu_model.chat(MESSAGES, **options)["usage"]
+    again = cpu_model.chat(MESSAGES, **options)["usage"]
+    cached = first["prompt_tokens_details"]["cached_tokens"]
+    assert cached < again["prompt_tokens_details"]["cached_tokens"] < again["prompt_tokens"] + 1
+
+
+@pytest.mark.parametrize("logprobs", [None, 0])
+def test_without_parallel_calls_an_answer_ends_behind_its_first(
+    cpu_model: fulmen.Model, logprobs: int | None
+) -> None:
+    call = r'<tool_call>\{"name": "now", "arguments": \{\}\}</tool_call>'
+    options: Any = {"template": "chatml", "tools": [NOW], "regex": rf"Look\.{call}{call} And on\."}
+    options["logprobs"] = logprobs
+    both = cpu_model.chat(MESSAGES, **options)
+    assert len(both["choices"][0]["message"]["tool_calls"]) == 2
+    stream = cpu_model.chat(MESSAGES, **options, parallel_tool_calls=False, stream=True)
+    deltas = [chunk["choices"][0]["delta"] for chunk in stream]
+    alone = cpu_model.chat(MESSAGES, **options, parallel_tool_calls=False)
+    for answer in (stream.result, alone):
+        (choice,) = answer["choices"]
+        assert choice["finish_reason"] == "tool_calls"
+        assert choice["message"]["content"] == "Look."
+        assert len(choice["message"]["tool_calls"]) == 1
+        assert answer["usage"]["completion_tokens"] < both["usage"]["completion_tokens"]
+    assert [len(delta.get("tool_calls", [])) for delta in deltas if "tool_calls" in delta] == [1]
+    assert "".join(delta.get("content", "") for delta in deltas) == "Look."

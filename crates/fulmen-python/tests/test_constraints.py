@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Literal
 
+import pydantic
 import pytest
 from pydantic import BaseModel, Field
 
@@ -89,3 +91,18 @@ def test_wrong_grammars_are_exceptions(
 ) -> None:
     with pytest.raises(fulmen.ArgumentError, match=words):
         cpu_model.generate(PROMPT, **options)  # type: ignore[call-overload]
+
+
+def test_a_model_that_refuses_keeps_the_text(cpu_model: fulmen.Model) -> None:
+    class Never(BaseModel):
+        kind: Literal["cat"]
+
+        @pydantic.field_validator("kind")
+        @classmethod
+        def refuse(cls, kind: str) -> str:
+            raise ValueError("no cats")
+
+    text = cpu_model.generate("As JSON: ", schema=Never, max_tokens=60)
+    assert json.loads(text) == {"kind": "cat"}
+    with pytest.raises(pydantic.ValidationError, match="no cats"):
+        text.parsed

@@ -61,7 +61,7 @@ def snippets(path: Path) -> list[str]:
 
 
 @needs_gpu
-@pytest.mark.parametrize("name", ["docs/python.md", "crates/fulmen-python/README.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md", "crates/fulmen-python/README.md"])
 def test_snippets_of_the_documents(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Files that the snippets name.
     for file in ("model.gguf", "model-f16.gguf"):
@@ -74,9 +74,15 @@ def test_snippets_of_the_documents(name: str, tmp_path: Path, monkeypatch: pytes
         exec(compile(snippet, f"{name}, snippet {at}", "exec", dont_inherit=True), names)
 
 
-def test_the_snippet_of_the_readme_parses() -> None:
-    for snippet in snippets(ROOT / "README.md"):
-        ast.parse(snippet)
+def test_what_python_costs_is_measured() -> None:
+    script = EXAMPLES / "overhead.py"
+    done = subprocess.run([sys.executable, script, "cpu"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert {"decode_per_second", "streamed_per_second"} <= set(figures)
+    if "wgpu" in DEVICES:
+        assert {"write_us", "read_us", "replay_us", "layer_us"} <= set(figures)
+    assert all(value > 0 for value in figures.values())
 
 
 def test_everything_public_is_documented() -> None:

@@ -264,3 +264,54 @@ def test_wrong_prompts_are_exceptions(
 def test_no_tokens_are_an_empty_text(cpu_model: fulmen.Model) -> None:
     text = cpu_model.generate(PROMPT, max_tokens=0)
     assert text == "" and text.finish_reason == "length"
+
+
+def test_no_stop_strings(cpu_model: fulmen.Model) -> None:
+    assert cpu_model.generate(PROMPT, max_tokens=4, stop=None) == ", there was a"
+
+
+def test_a_token_cancels_a_call_of_another_thread(model: fulmen.Model) -> None:
+    cancel = fulmen.CancelToken()
+    pieces: list[str] = []
+
+    def on_piece(piece: str) -> None:
+        pieces.append(piece)
+        if len(pieces) == 3:
+            thread = threading.Thread(target=cancel.cancel)
+            thread.start()
+            thread.join()
+
+    text = model.generate(PROMPT, ignore_end=True, cancel=cancel, on_piece=on_piece)
+    assert cancel.cancelled and text.finish_reason in ("cancelled", "length")
+    assert text.startswith("".join(pieces[:3]))
+    assert model.generate(PROMPT, max_tokens=4).finish_reason == "length", "the model goes on"
+
+
+def test_a_token_that_was_cancelled_ends_calls_at_once(cpu_model: fulmen.Model) -> None:
+    cancel = fulmen.CancelToken()
+    assert not cancel.cancelled and repr(cancel) == "<fulmen.CancelToken>"
+    cancel.cancel()
+    assert cpu_model.generate(PROMPT, cancel=cancel).finish_reason == "cancelled"
+    texts = cpu_model.generate_many([PROMPT] * 2, cancel=cancel)
+    assert [text.finish_reason for text in texts] == ["cancelled"] * 2
+    for call in (
+        lambda: cpu_model.embed(["a", "b"], cancel=cancel),
+        lambda: cpu_model.embed("a", cancel=cancel),
+        lambda: cpu_model.logits(PROMPT, cancel=cancel),
+        lambda: cpu_model.score(PROMPT, cancel=cancel),
+        lambda: cpu_model.perplexity(PROMPT * 10, window=16, cancel=cancel),
+        lambda: fulmen.Model.load(device="cpu", cancel=cancel),
+    ):
+        with pytest.raises(fulmen.CancelledError):
+            call()
+
+
+def test_a_token_ends_a_long_call(cpu_model: fulmen.Model) -> None:
+    cancel = fulmen.CancelToken()
+
+    def progress(done: int, total: int) -> None:
+        if done < total:
+            cancel.cancel()
+
+    with pytest.raises(fulmen.CancelledError):
+        cpu_model.perplexity("Once upon a time " * 400, window=32, progress=progress, cancel=cancel)

@@ -126,6 +126,16 @@ def test_blocks_are_close(dtype: str) -> None:
     np.testing.assert_array_equal(again, gguf.dequantize(blocks))
 
 
+# Bytes of a block of 256 elements.
+READ_ONLY = {"iq2_xxs": 66, "iq2_xs": 74, "iq2_s": 82, "iq3_xxs": 98, "iq3_s": 110}
+
+
+@pytest.mark.parametrize("dtype", READ_ONLY)
+def test_types_that_are_only_read(dtype: str) -> None:
+    blocks = gguf.Blocks(np.zeros(2 * READ_ONLY[dtype], dtype=np.uint8), dtype, (1, 512))
+    np.testing.assert_array_equal(gguf.dequantize(blocks), np.zeros((1, 512), dtype=np.float32))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
@@ -151,6 +161,7 @@ def test_blocks_are_close(dtype: str) -> None:
         (lambda p: gguf.quantize_array(np.float32(1), "q8_0"), fulmen.ArgumentError, "multiple"),
         (lambda p: gguf.quantize_array(np.full(32, np.inf, np.float32), "q8_0"), ValueError, "finite"),
         (lambda p: gguf.quantize_array(normal(32), "u32"), fulmen.UnsupportedError, "U32"),
+        (lambda p: gguf.quantize_array(normal(256), "iq2_xs"), fulmen.UnsupportedError, "IQ2_XS"),
         (lambda p: gguf.Blocks(np.zeros(33, np.uint8), "q8_0", (32,)), fulmen.ArgumentError, "must be 34"),
         (lambda p: gguf.Blocks(np.zeros(34, np.int8), "q8_0", (32,)), fulmen.ArgumentError, "uint8"),
         (lambda p: gguf.Blocks(np.zeros(68, np.uint8)[::2], "q8_0", (32,)), ValueError, "contiguous"),

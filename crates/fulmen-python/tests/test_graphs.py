@@ -195,3 +195,16 @@ def test_a_token_outside_the_table_is_an_exception() -> None:
     with pytest.raises(fulmen.ArgumentError, match="u32"):
         program(i=np.array([-1, 1]))
     assert program(i=np.array([0, 3]))["y"].shape == (2, 8)
+
+
+def test_a_drawing_that_fails_is_an_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    g = fulmen.Graph()
+    g.output("y", g.silu(g.input("x", 1, 4)))
+    with pytest.raises(fulmen.FileError, match="draw: "):
+        g.draw(tmp_path / "no" / "such.dot")
+    dot = tmp_path / "dot"
+    dot.write_text("#!/bin/sh\necho 'what is that?' >&2\nexit 3\n")
+    dot.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(fulmen.FileError, match="dot could not draw .*x.abc: what is that"):
+        g.draw(tmp_path / "x.abc")

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -246,3 +247,50 @@ def test_graphs_of_a_model(cpu_model: fulmen.Model) -> None:
     assert cpu_model.graph(dot=True).startswith("digraph")
     with pytest.raises(fulmen.ArgumentError, match='"decode" or "prefill"'):
         cpu_model.graph("train")
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc on this system")
+def test_nothing_goes_on_behind_a_load_that_was_ended(story_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        raise LookupError("enough")
+
+    for check in (True, False):
+        with pytest.raises(LookupError, match="enough"):
+            fulmen.Model.load(story_path, device="cpu", progress=stop, check_weights=check)
+        assert "story.gguf" not in Path("/proc/self/maps").read_text()
+
+
+def test_a_download_that_is_ended_asks_for_no_more(
+    hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, stop = threading.Event(), threading.Event()
+
+    def drip(self: Hub, status: int, body: bytes, headers: dict[str, str] = {}) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if self.path.startswith("/api"):
+            self.wfile.write(body)
+            return
+        try:
+            while not stop.is_set():
+                self.wfile.write(b"x" * 16)
+                self.wfile.flush()
+                time.sleep(0.02)
+        except OSError:
+            closed.set()
+
+    def ended(done: int, total: int) -> None:
+        if done > 0:
+            raise LookupError("enough")
+
+    monkeypatch.setattr(Hub, "answer", drip)
+    with pytest.raises(LookupError, match="enough"):
+        fulmen.Model.from_pretrained("org/story", endpoint=hub, cache_dir=tmp_path, progress=ended)
+    try:
+        assert closed.wait(20), "the connection stays open"
+    finally:
+        stop.set()

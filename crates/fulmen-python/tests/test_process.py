@@ -36,7 +36,11 @@ def interrupted(code: str) -> tuple[int, str, float]:
 
 
 GENERATE = """
-import fulmen
+import os, tempfile, fulmen
+folder = tempfile.TemporaryDirectory()
+story, out = os.path.join(folder.name, "story.gguf"), os.path.join(folder.name, "out.gguf")
+with open(story, "wb") as file:
+    file.write(fulmen._fulmen.story_bytes())
 model = fulmen.Model.load(device="cpu")
 print("loaded", flush=True)
 try:
@@ -55,8 +59,12 @@ print(model.generate("Once upon a time", max_tokens=4))
         "[model.generate_many(['Once', 'One'] * 16, ignore_end=True) for _ in range(1000)]",
         "[model.perplexity('Once upon a time ' * 100, window=64) for _ in range(10000)]",
         "[model.embed(['Once upon a time ' * 50] * 20) for _ in range(10000)]",
+        "[model.logits('Once upon a time ' * 90, all=True) for _ in range(10000)]",
+        "[model.score('Once upon a time ' * 90) for _ in range(10000)]",
+        "[fulmen.Model.load(device='cpu').close() for _ in range(10000)]",
+        "[fulmen.quantize(story, out, 'q4_0', replace=True) for _ in range(10000)]",
     ],
-    ids=["generate", "stream", "many", "perplexity", "embed"],
+    ids=["generate", "stream", "many", "perplexity", "embed", "logits", "score", "load", "quantize"],
 )
 def test_ctrl_c_ends_the_call_and_the_model_goes_on(call: str) -> None:
     code, output, seconds = interrupted(GENERATE.format(call=call))
@@ -135,3 +143,68 @@ def test_importing_is_quick_and_starts_nothing() -> None:
         "print(threading.active_count(), time.perf_counter() - t < 5)"
     )
     assert done.stdout.split() == ["1", "True"], done.stderr
+
+
+def test_ctrl_c_ends_a_download_and_the_process_with_it(tmp_path: Path) -> None:
+    # A server that accepts and says nothing.
+    code, output, seconds = interrupted(
+        f"""
+import socket, fulmen
+server = socket.create_server(("127.0.0.1", 0))
+print("loaded", flush=True)
+try:
+    endpoint = f"http://127.0.0.1:{{server.getsockname()[1]}}"
+    fulmen.Model.from_pretrained("org/story", endpoint=endpoint, cache_dir={str(tmp_path)!r})
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    )
+    assert code == 0 and "interrupted" in output, output
+    # The end of the interpreter waits for work for 10 seconds.
+    assert seconds < 8, seconds
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_locks_of_other_threads_are_free_after_a_fork() -> None:
+    done = run(
+        """
+import logging, os, signal, threading, fulmen
+from fulmen import _fulmen
+logging.getLogger("fulmen").setLevel(logging.CRITICAL)
+stop = threading.Event()
+
+def write():
+    while not stop.is_set():
+        _fulmen.log_record("warn", "a", "b")
+
+def work():
+    while not stop.is_set():
+        try:
+            fulmen.quantize("/no/such.gguf", "/no/out.gguf")
+        except fulmen.FulmenError:
+            pass
+
+threads = [threading.Thread(target=call) for call in (write, write, work)]
+for thread in threads:
+    thread.start()
+codes = set()
+for _ in range(60):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        _fulmen.log_record("warn", "a", "b")
+        try:
+            fulmen.quantize("/no/such.gguf", "/no/out.gguf")
+        except fulmen.FileError:
+            os._exit(0)
+        os._exit(3)
+    codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    if codes != {0}:
+        break
+stop.set()
+for thread in threads:
+    thread.join()
+print(codes)
+"""
+    )
+    assert done.stdout.strip() == "{0}", done.stdout + done.stderr

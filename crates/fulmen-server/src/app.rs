@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
@@ -14,12 +14,14 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::FutureExt;
+use tokio::sync::Semaphore;
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use crate::error::{ApiError, ErrorShape};
-use crate::log::{self, PromptLog, RequestName};
+use crate::log::{PromptLog, RequestName};
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
+use crate::record::{Figures, Record};
 use crate::registry::Registry;
 use crate::{anthropic, guard, ids, ollama, openai, openapi, operation, page};
 
@@ -29,6 +31,8 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) options: ServerOptions,
     pub(crate) ending: AtomicBool,
+    /// Of embeddings by functions, one runs at a time.
+    pub(crate) embedding: Arc<Semaphore>,
 }
 
 /// Who makes a request.
@@ -40,6 +44,8 @@ pub(crate) struct Caller {
     pub(crate) timeout: Duration,
     /// Where prompts and answers are logged, if they are.
     pub(crate) log: Option<PromptLog>,
+    /// What the log says of its answers.
+    pub(crate) figures: Arc<Figures>,
 }
 
 impl FromRequestParts<Arc<App>> for Caller {
@@ -47,15 +53,17 @@ impl FromRequestParts<Arc<App>> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Caller, Infallible> {
         let timeout = app.options.limits.request_timeout;
-        let nobody = || Caller { tenant: Arc::default(), timeout, log: None };
+        let nobody = || Caller { tenant: Arc::default(), timeout, log: None, figures: Arc::default() };
         let caller = parts.extensions.get::<Caller>().cloned().unwrap_or_else(nobody);
         let name = parts.extensions.get::<RequestName>().filter(|_| app.options.log_prompts);
         let log = name.map(|name| PromptLog::new(app.options.log, Arc::clone(&name.0)));
-        Ok(Caller { log, ..caller })
+        let figures = parts.extensions.get::<Arc<Figures>>().cloned().unwrap_or_default();
+        Ok(Caller { log, figures, ..caller })
     }
 }
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// All routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -113,12 +121,12 @@ fn cors(options: &ServerOptions) -> Option<CorsLayer> {
         false => AllowOrigin::list(options.cors_origins.iter().filter_map(|origin| origin.parse().ok())),
     };
     let layer = CorsLayer::new().allow_origin(origins).allow_methods([Method::GET, Method::POST]);
+    let layer = layer.expose_headers([header::RETRY_AFTER, REQUEST_ID, ANTHROPIC_REQUEST_ID]);
     Some(layer.allow_headers(AllowHeaders::mirror_request()).max_age(Duration::from_secs(600)))
 }
 
 /// Names, counts and logs requests, survives panics, and writes errors in the shape of the path.
 async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let started = Instant::now();
     let name = request.headers().get(&REQUEST_ID).and_then(|value| value.to_str().ok());
     let fits = |name: &&str| !name.is_empty() && name.len() <= 128;
     let name = name.filter(fits).map_or_else(|| ids::unique("req_"), str::to_owned);
@@ -128,6 +136,8 @@ async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) 
     let route = request.extensions().get::<MatchedPath>().map_or("other", |path| path.as_str()).to_owned();
 
     request.extensions_mut().insert(RequestName(name.as_str().into()));
+    let record = Record::new(Arc::clone(&app), name, method, path.clone(), route);
+    request.extensions_mut().insert(record.figures());
     let counted = app.metrics.in_flight();
     let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     drop(counted);
@@ -136,23 +146,16 @@ async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) 
 
     let shape = ErrorShape::of_path(&path);
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        let allow = response.headers_mut().remove(header::ALLOW);
-        response = error.response(shape);
-        if let Some(methods) = allow {
-            response.headers_mut().insert(header::ALLOW, methods);
-        }
+        error.write_into(&mut response, shape);
     }
-    if let Ok(value) = HeaderValue::from_str(&name) {
+    if let Ok(value) = HeaderValue::from_str(record.request()) {
         response.headers_mut().insert(REQUEST_ID, value.clone());
         if shape == ErrorShape::Anthropic {
-            response.headers_mut().insert("request-id", value);
+            response.headers_mut().insert(ANTHROPIC_REQUEST_ID, value);
         }
     }
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    let status = response.status().as_u16();
-    app.metrics.answered(&route, status);
-    log::request(app.options.log, &name, &method, &path, status, started.elapsed());
-    response
+    record.answered(response)
 }
 
 impl App {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fulmen_engine::{
-    Engine, EngineError, EngineOptions, Event, Model, ModelSampling, Pooling, Request, RequestHandle,
-    Sampling, SamplingParams, Stats,
+    Engine, EngineError, EngineOptions, Model, ModelSampling, Pooling, Request, RequestHandle, Sampling,
+    SamplingParams, Stats,
 };
 use fulmen_model::ModelError;
 use fulmen_model::summary::Summary;
@@ -12,21 +12,10 @@ use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::Tokenizer;
 
 use crate::constraints::ModelConstraints;
-use crate::served::{ConstraintFactory, EmbedError, ModelInfo, ServedModel};
+use crate::served::{ConstraintFactory, EmbedError, Embedder, ModelInfo, ServedModel};
 
 /// How the parameters of sampling are given to a device.
 pub type SamplingMap = fn(&Sampling, &[(u32, f32)]) -> Result<SamplingParams, String>;
-
-/// Computes the embedding of tokens.
-pub type EmbedFunction = Box<dyn Fn(&[u32]) -> Result<Vec<f32>, EmbedError> + Send + Sync>;
-
-/// How embeddings are computed.
-pub enum Embedder {
-    /// The hidden state of the last token, which the engine computes.
-    LastToken,
-    /// By a function, on a thread that may block.
-    Function(EmbedFunction),
-}
 
 /// A model on an engine.
 pub struct EngineModel {
@@ -171,24 +160,8 @@ impl ServedModel for EngineModel {
         self.logprobs
     }
 
-    fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>, EmbedError> {
-        // The engine draws a token behind them.
-        if tokens.len() >= self.context as usize {
-            return Err(EmbedError::TooLong { tokens: tokens.len(), context: self.context });
-        }
-        match &self.embedder {
-            None => Err(EmbedError::Unsupported),
-            Some(Embedder::Function(embed)) => embed(tokens),
-            Some(Embedder::LastToken) => {
-                let mut request =
-                    self.engine.submit(Request { hidden: true, ..Request::new(tokens.to_vec(), 1) });
-                match request.next() {
-                    Some(Event::Token(sampled)) => Ok(sampled.hidden),
-                    Some(Event::Failed(error)) => Err(EmbedError::Failed(error.to_string())),
-                    _ => Err(EmbedError::Failed("the engine has ended without a token".to_owned())),
-                }
-            }
-        }
+    fn embedder(&self) -> Option<&Embedder> {
+        self.embedder.as_ref()
     }
 
     fn stats(&self) -> Stats {

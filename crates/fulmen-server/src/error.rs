@@ -9,6 +9,8 @@ use fulmen_engine::RequestError;
 use fulmen_model::template::TemplateError;
 use serde_json::{Value, json};
 
+use crate::served::EmbedError;
+
 /// Why a request was not answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -158,6 +160,14 @@ impl ApiError {
         }
         response
     }
+
+    /// Writes the error into a response in the shape of a path. Headers of other layers stay, such as those
+    /// that let a page of another origin read it.
+    pub(crate) fn write_into(&self, response: &mut Response<Body>, shape: ErrorShape) {
+        let body = self.json(shape).to_string();
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        *response.body_mut() = Body::from(body);
+    }
 }
 
 impl IntoResponse for ApiError {
@@ -196,6 +206,18 @@ impl From<RequestError> for ApiError {
             // A grammar of the client's that compiles and whose states explode later.
             RequestError::Constraint { .. } => ApiError::invalid(message).code("constraint_failed"),
             _ => ApiError::internal(message),
+        }
+    }
+}
+
+impl From<EmbedError> for ApiError {
+    fn from(error: EmbedError) -> ApiError {
+        match error {
+            EmbedError::Unsupported => ApiError::unsupported("model", "this model gives no embeddings"),
+            EmbedError::TooLong { .. } => {
+                ApiError::field("input", error.to_string()).code("context_length_exceeded")
+            }
+            EmbedError::Failed(_) => ApiError::internal(error.to_string()),
         }
     }
 }

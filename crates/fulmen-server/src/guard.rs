@@ -8,6 +8,7 @@ use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use fulmen_engine::RequestError;
 
 use crate::app::{App, Caller};
 use crate::error::ApiError;
@@ -20,7 +21,7 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, nex
     match check(&app, &request) {
         Ok(tenant) => {
             let timeout = app.options.limits.request_timeout;
-            request.extensions_mut().insert(Caller { tenant, timeout, log: None });
+            request.extensions_mut().insert(Caller { tenant, timeout, log: None, figures: Arc::default() });
             next.run(request).await
         }
         Err(error) => error.into_response(),
@@ -31,6 +32,9 @@ fn check(app: &App, request: &Request) -> Result<Arc<str>, ApiError> {
     let headers = request.headers();
     check_host(app, headers, request.uri())?;
     check_origin(app, headers)?;
+    if app.is_ending() && request.method() == Method::POST {
+        return Err(RequestError::ShuttingDown.into());
+    }
     let open = OPEN.contains(&request.uri().path()) && request.method() == Method::GET;
     if app.options.api_keys.is_empty() || open {
         return Ok(Arc::default());

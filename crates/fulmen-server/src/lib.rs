@@ -35,24 +35,25 @@ mod openapi;
 mod operation;
 mod options;
 mod page;
+mod record;
 mod registry;
 mod serve;
 mod served;
 mod stalled;
 mod tls;
 
-pub use engine_model::{
-    EmbedFunction, Embedder, EngineModel, EngineModelError, SamplingMap, SharedTokenizer,
-};
+pub use engine_model::{EngineModel, EngineModelError, SamplingMap, SharedTokenizer};
 pub use error::ApiError;
 pub use generation::SamplingDefaults;
 pub use limits::Limits;
 pub use mock::{StepClock, mock_model};
 pub use options::{DEFAULT_PORT, LogFormat, ServerOptions};
 pub use registry::{
-    DuplicateName, Lease, ModelLoader, ModelSpec, ModelStatus, PresetError, Presets, Registry,
+    DuplicateName, Lease, LoadError, ModelLoader, ModelSpec, ModelStatus, PresetError, Presets, Registry,
     RegistryOptions,
 };
 pub use serve::{Server, ServerError};
-pub use served::{ConstraintFactory, DecodeBound, EmbedError, Grammar, ModelInfo, ServedModel};
+pub use served::{
+    ConstraintFactory, DecodeBound, EmbedError, EmbedFunction, Embedder, Grammar, ModelInfo, ServedModel,
+};
 pub use tls::{TlsError, TlsFiles};

@@ -1,43 +1,44 @@
 //! The log of requests on stderr.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::http::Method;
 use fulmen_model::template::{ParsedText, ToolCall};
 use serde_json::{Value, json};
 
 use crate::generation::{EndReason, TokenUsage};
 use crate::ids;
 use crate::options::LogFormat;
+use crate::record::Line;
 use crate::registry::Lease;
 
 /// The name of a request, for its log.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestName(pub(crate) Arc<str>);
 
-/// A line for a request. The path is escaped: it comes from the client.
-pub(crate) fn request(
-    format: LogFormat,
-    name: &str,
-    method: &Method,
-    path: &str,
-    status: u16,
-    time: Duration,
-) {
+/// Writes the line of a request. What comes from the client is escaped.
+pub(crate) fn request(format: LogFormat, line: &Line<'_>) {
+    let Line { request, method, path, status, time, answer, cut } = line;
     let (seconds, millis) = (ids::now(), time.as_secs_f64() * 1e3);
     match format {
         LogFormat::Off => {}
         LogFormat::Text => {
-            let (name, path) = (name.escape_debug(), path.escape_debug());
-            eprintln!("{seconds} {name} {method} {path} {status} {millis:.1} ms");
+            let (request, path) = (request.escape_debug(), path.escape_debug());
+            let answer = answer.map_or(String::new(), |(model, tokens)| {
+                format!(" {} {tokens} tokens", model.escape_debug())
+            });
+            let cut = if *cut { " cut off" } else { "" };
+            eprintln!("{seconds} {request} {method} {path} {status} {millis:.1} ms{answer}{cut}");
         }
         LogFormat::Json => {
-            let line = json!({
-                "time": seconds, "request": name, "method": method.as_str(), "path": path,
-                "status": status, "ms": (millis * 10.0).round() / 10.0,
+            let mut value = json!({
+                "time": seconds, "request": request, "method": method.as_str(), "path": path,
+                "status": status, "ms": (millis * 10.0).round() / 10.0, "cut": cut,
             });
-            eprintln!("{line}");
+            if let Some((model, tokens)) = answer {
+                value["model"] = json!(model);
+                value["completion_tokens"] = json!(tokens);
+            }
+            eprintln!("{value}");
         }
     }
 }

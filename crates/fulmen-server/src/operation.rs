@@ -85,6 +85,10 @@ pub(crate) async fn tokenize(
                 _ => tokenize_text(&lease, text, special).await?,
             }
         }
+        (None, Some(_)) if request.add_special_tokens.is_some() || request.parse_special.is_some() => {
+            let what = "the chat template adds the special tokens of a conversation";
+            return Err(ApiError::unsupported("add_special_tokens and parse_special with messages", what));
+        }
         (None, Some(List(messages))) => chat_input(messages)?.prompt(&lease, false).await?.tokens,
         _ => return Err(ApiError::field("prompt", "expected either prompt or messages")),
     };

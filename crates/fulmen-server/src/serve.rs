@@ -33,6 +33,10 @@ const HEADER_BYTES: usize = 32 << 10;
 const STALL: Duration = Duration::from_secs(60);
 /// How often models are looked at that nobody uses.
 const SWEEP: Duration = Duration::from_millis(500);
+/// How long the refusals of requests that came during the end may take.
+const LATE: Duration = Duration::from_secs(1);
+/// How long models may take to be unloaded when the server ends.
+const UNLOAD: Duration = Duration::from_secs(5);
 /// How long to wait after a failed accept, such as one without file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -100,7 +104,13 @@ impl Server {
         let failed = |error| ServerError::Bind { address: asked, error };
         let listener = listen(asked).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let app = App { registry, metrics: Arc::default(), options, ending: AtomicBool::new(false) };
+        let app = App {
+            registry,
+            metrics: Arc::default(),
+            options,
+            ending: AtomicBool::new(false),
+            embedding: Arc::new(Semaphore::new(1)),
+        };
         Ok(Server { listener, app: Arc::new(app), address, tls })
     }
 
@@ -115,18 +125,18 @@ impl Server {
         format!("{scheme}://{}", self.address)
     }
 
-    /// Answers requests until `shutdown` is ready; then takes no more connections, finishes the answers that
-    /// have begun, and unloads all models.
+    /// Answers requests until `shutdown` is ready; then refuses new work with status 503, finishes the
+    /// answers that have begun, closes, and unloads all models.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Server { listener, app, tls, .. } = self;
         let sweeper = tokio::spawn(sweep(Arc::clone(&app)));
         let connections = Connections::new(&app, tls);
-        let tasks = connections.accept(&listener, shutdown).await;
-        drop(listener);
+        let connections = connections.accept(&listener, shutdown).await;
         app.ending.store(true, Ordering::Relaxed);
-        tasks.finish(app.options.grace).await;
+        connections.finish(listener, app.options.grace).await;
         sweeper.abort();
-        app.registry.clear().await;
+        // A device that hangs ends with the process.
+        let _ = tokio::time::timeout(UNLOAD, app.registry.clear()).await;
     }
 }
 
@@ -198,10 +208,17 @@ impl Connections {
         });
     }
 
-    /// Lets connections finish what they have begun, for some time.
-    async fn finish(mut self, grace: Duration) {
-        let _ = tokio::time::timeout(grace, self.graceful.shutdown()).await;
-        self.tasks.shutdown().await;
+    /// Lets connections finish what they have begun, for some time. Meanwhile others are told that the server
+    /// ends.
+    async fn finish(mut self, listener: TcpListener, grace: Duration) {
+        let earlier = std::mem::take(&mut self.graceful);
+        let ended = async {
+            let _ = tokio::time::timeout(grace, earlier.shutdown()).await;
+        };
+        let mut late = self.accept(&listener, ended).await;
+        drop(listener);
+        let _ = tokio::time::timeout(LATE, late.graceful.shutdown()).await;
+        late.tasks.shutdown().await;
     }
 }
 

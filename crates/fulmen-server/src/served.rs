@@ -41,15 +41,24 @@ pub trait ServedModel: Send + Sync + 'static {
         false
     }
 
-    /// The embedding of a text as tokens: not normalized, pooled as the model says. It may take as long as a
-    /// prefill, and is called on a thread that may block.
-    fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>, EmbedError> {
-        let _ = tokens;
-        Err(EmbedError::Unsupported)
+    /// How embeddings are computed; `None` if this model gives none.
+    fn embedder(&self) -> Option<&Embedder> {
+        None
     }
 
-    /// What the engine does now and has done.
+    /// What the engine does now and has done. If its device was lost, the next request loads the model anew.
     fn stats(&self) -> Stats;
+}
+
+/// Computes the embedding of tokens, which fit into the context: not normalized, pooled as the model says.
+pub type EmbedFunction = Box<dyn Fn(&[u32]) -> Result<Vec<f32>, EmbedError> + Send + Sync>;
+
+/// How embeddings are computed.
+pub enum Embedder {
+    /// The hidden state of the last token, which the engine computes with the states of other requests.
+    LastToken,
+    /// By a function, on a thread that may block. The server runs one at a time.
+    Function(EmbedFunction),
 }
 
 /// Why there is no embedding.

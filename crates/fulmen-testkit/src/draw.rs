@@ -17,7 +17,8 @@ use crate::rig::POISON;
 /// The distribution of a tensor's data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Draw {
-    /// Normal values of this mean and standard deviation, quantized to the tensor's type.
+    /// Normal values of this mean and standard deviation, quantized to the tensor's type; random
+    /// [blocks](Draw::Blocks) of types that are only read.
     Normal(f32, f32),
     /// Normal values with some replaced: (index, value). For tensors of F32 and F16.
     With(Vec<(usize, f32)>),
@@ -121,6 +122,9 @@ impl Pools {
         match draw {
             Draw::Normal(mean, deviation) if tensor.dtype == DType::F32 => {
                 Ok(floats(&normal(random, elements, *mean, *deviation)))
+            }
+            Draw::Normal(..) if !tensor.dtype.can_encode() => {
+                Ok(blocks(random, tensor.dtype, elements / tensor.dtype.block_len()))
             }
             Draw::Normal(mean, deviation) => self.pooled(random, tensor, *mean, *deviation),
             Draw::With(special) => {
@@ -265,6 +269,7 @@ pub fn normal(random: &mut fastrand::Rng, n: usize, mean: f32, deviation: f32) -
 fn scales(dtype: DType) -> &'static [usize] {
     match dtype {
         DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL | DType::IQ4_XS => &[0],
+        DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS | DType::IQ3_S => &[0],
         DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
         DType::Q2_K => &[80, 82],
         DType::Q3_K => &[108],

@@ -48,7 +48,7 @@ pub use table::table;
 
 use std::time::Instant;
 
-use fulmen_core::Backend;
+use fulmen_core::{Backend, DType};
 
 /// Runs the rows that the filter takes.
 pub fn run_table(backend: &mut dyn Backend, filter: &Filter, seed: u64) -> Report {
@@ -98,7 +98,10 @@ fn run_rows(
         rows.push(row);
     }
     let skipped = table.iter().filter(|case| filter.takes(case)).count().saturating_sub(rows.len());
-    Report { backend: backend.backend(), seed, rows, sample: sample.clone(), skipped }
+    let unsupported_weights =
+        DType::ALL.into_iter().filter(|dtype| !backend.supports_weight(*dtype)).collect();
+    let backend = backend.backend();
+    Report { backend, unsupported_weights, seed, rows, sample: sample.clone(), skipped }
 }
 
 /// The seed of the data of a test run: `FULMEN_TEST_SEED`, or a random one.
@@ -152,7 +155,8 @@ macro_rules! this_test {
 /// fulmen_testkit::enroll!(young, young_backend::Dispatcher::new(), not_yet: ["sample", "argmax"]);
 /// ```
 ///
-/// Ops listed as `not_yet` may be unsupported; every other op must be supported and pass.
+/// Ops listed as `not_yet`, and weights of types that the backend says it does not support, may be
+/// unsupported; every other row must be supported and pass.
 #[macro_export]
 macro_rules! enroll {
     ($name:ident, $backend:expr) => {

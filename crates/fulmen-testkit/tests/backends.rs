@@ -1,5 +1,6 @@
 //! The table on every backend. Another backend is one more line.
 
+use fulmen_core::DType;
 use fulmen_cpu::{CpuDispatcher, isa::Isa};
 use fulmen_cuda::CudaDispatcher;
 use fulmen_testkit::{
@@ -8,6 +9,10 @@ use fulmen_testkit::{
 
 fulmen_testkit::enroll!(cpu, CpuDispatcher::new());
 
+/// Types of weights that CUDA refuses by name.
+const WITHOUT_KERNELS: [DType; 5] =
+    [DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S, DType::IQ3_XXS, DType::IQ3_S];
+
 /// With `FULMEN_REQUIRE_CUDA=1` it fails without a device.
 #[test]
 fn cuda() {
@@ -15,6 +20,7 @@ fn cuda() {
     let sample = Sample::of_large_rows(LARGE_ROWS);
     let report = run_sample(&mut cuda, &Filter::default(), &sample, seed());
     report.assert_good(&[], this_test!("cuda"));
+    assert_eq!(report.unsupported_weights, WITHOUT_KERNELS);
 }
 
 /// Some quick rows on every instruction set but the widest, which the test above uses, on one thread.

@@ -221,7 +221,7 @@ fn rows_norms_transposes_and_casts() {
 }
 
 #[test]
-fn products_of_both_layouts_with_everything_that_may_follow() {
+fn matmuls_of_both_layouts_with_everything_that_may_follow() {
     for (m, k, n) in [(1usize, 100usize, 70usize), (5, 33, 17), (40, 64, 130)] {
         let (a, b) = (random(15, m * k), random(16, k * n));
         let (bias, residual) = (random(17, n), random(18, m * n));

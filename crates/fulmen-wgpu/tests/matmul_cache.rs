@@ -179,7 +179,7 @@ fn a_small_buffer_limit_splits_too() {
 }
 
 #[test]
-fn results_stay_on_the_device_for_products_and_batches() {
+fn results_stay_on_the_device_for_matmuls_and_batches() {
     let gpu = gpu();
     let (k, h, n, m) = (64, 96, 40, 3);
     let (up, up_values) = weight(DType::F32, h, k, 1);
@@ -410,7 +410,7 @@ fn what_does_not_fit_is_refused_with_what_would() {
 }
 
 #[test]
-fn kernels_with_all_checks_and_without_features_give_the_same_products() {
+fn kernels_with_all_checks_and_without_features_give_the_same_results() {
     let features = [wgpu::Features::empty(), wgpu::Features::all()];
     for (check_trusted, without) in [(true, features[0]), (false, features[1])] {
         let gpu = gpu_with(DeviceOptions { check_trusted, without, ..Default::default() });

@@ -155,7 +155,7 @@ fn every_shape_agrees_with_f64_by_the_chosen_kernel() {
         let kinds = kinds(&gpu.caps);
         for (i, k) in sides.into_iter().enumerate() {
             for (j, n) in sides.into_iter().enumerate() {
-                // One product serves both layouts, and its first rows are the products of fewer rows.
+                // One reference serves both layouts, and its first rows are the results for fewer rows.
                 let (a, b) = (random(100 * k, 1), random(n * k, 2));
                 let want = reference(MatmulShape::f32(100, k, n, Layout::Nk), &a, &b);
                 let turned: Vec<f32> = (0..k * n).map(|at| b[(at % n * k + at / n) as usize]).collect();

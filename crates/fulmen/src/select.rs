@@ -47,7 +47,7 @@ pub enum SelectError {
         count: usize,
     },
     /// No device can run graphs.
-    #[error("no device on this machine can run graphs")]
+    #[error("no device on this machine can run models")]
     Nothing,
 }
 

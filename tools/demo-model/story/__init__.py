@@ -1,1 +1,1 @@
-"""A small story engine: characters, places and things, plots made of beats, and many ways to say each beat."""
+"""A small story engine: characters, places and things, plots of beats, and many ways to say each beat."""

@@ -92,7 +92,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     prefill_rows: Option<u32>,
 
-    /// The same bits alone and in any batch.
+    /// Give each request the same bits whatever else is in its batch.
     #[arg(long)]
     batch_invariant: bool,
 

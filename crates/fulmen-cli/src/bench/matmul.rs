@@ -9,7 +9,7 @@ use fulmen_core::DType;
 use super::BenchCommandError;
 use super::summary::ceilings;
 use crate::gpu_option::GpuOption;
-use crate::output::{columns, counted, json, micros, percent, print};
+use crate::output::{columns, counted, json, micros, percent, print, write_file};
 use crate::progress::with_bar;
 
 /// Time matmuls by weights that stay on a wgpu device (`GpuMatmulCache`).
@@ -102,7 +102,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchCommandError> {
         let points: Vec<_> = report.matmuls.iter().filter_map(MatmulTimes::point).collect();
         let chart = roofline::draw(&report.device, &report.ceilings, &points);
         let failed = |error| BenchCommandError::Chart { path: path.clone(), error };
-        std::fs::write(path, chart).map_err(failed)?;
+        write_file(path, &chart).map_err(failed)?;
     }
     print(&if args.json { json(&report) } else { as_text(&report) })?;
     if report.failures.is_empty() {

@@ -11,7 +11,7 @@ use fulmen_model::quantize::Recipe;
 use super::BenchCommandError;
 use super::random_model::RandomModelOptions;
 use crate::model::load::cache_type;
-use crate::output::{columns, json, percent, print, tell};
+use crate::output::{columns, json, percent, print, tell, write_file};
 use crate::progress::with_bar;
 
 /// Time decode along every axis from one base cell, and name the cells that are slower than their neighbors
@@ -121,7 +121,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchCommandError> {
     report.cliffs = find_cliffs(&report.cells);
     if let Some(path) = &args.svg {
         let failed = |error| BenchCommandError::Chart { path: path.clone(), error };
-        std::fs::write(path, heat_map::draw(&report)).map_err(failed)?;
+        write_file(path, &heat_map::draw(&report)).map_err(failed)?;
     }
     let output = if args.json { json(&report) } else { text(&report) };
     Ok(print(&output)?)

@@ -2,7 +2,6 @@
 
 mod local;
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +24,7 @@ use super::summary::model_and_device;
 use crate::model::builtin::builtin_model;
 use crate::model::load::{LoadError, ModelOptions};
 use crate::model::split::device_name_of;
-use crate::output::{columns, json, percent, print};
+use crate::output::{columns, json, percent, print, write_file};
 use crate::progress::with_bar;
 use crate::synth::preset;
 pub(crate) use local::LocalError;
@@ -120,7 +119,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["url", "mock", "rate", "shared_prefix"])]
     engine: bool,
 
-    /// The same bits alone and in any batch.
+    /// Give each request the same bits whatever else is in its batch.
     #[arg(long)]
     batch_invariant: bool,
 
@@ -303,7 +302,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchCommandError> {
         test.share_of_engine = Some(test.output_tokens_per_second / alone);
     }
     if let Some(path) = &args.svg {
-        let written = fs::write(path, draw_latency(&report));
+        let written = write_file(path, &draw_latency(&report));
         written.map_err(|error| BenchCommandError::Chart { path: path.clone(), error })?;
     }
     let output = match args.json {

@@ -22,6 +22,9 @@ pub(crate) struct Saved {
     version: u32,
     /// The model as it was named, or its path; `None` for the built-in one.
     pub(crate) model: Option<String>,
+    /// The server whose model it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) server: Option<String>,
     /// The messages of a chat, the oldest first.
     #[serde(default)]
     messages: Vec<Turn>,
@@ -47,6 +50,8 @@ pub(crate) enum SavedError {
     Invalid { path: PathBuf, reason: String },
     #[error("{} exists and is not a saved conversation; choose another name", path.display())]
     Exists { path: PathBuf },
+    #[error("{} is a symbolic link; choose another name", path.display())]
+    Link { path: PathBuf },
     #[error("there is no conversation to continue")]
     NoLast,
 }
@@ -55,7 +60,7 @@ impl Saved {
     pub(crate) fn chat(model: Option<String>, messages: &[Message]) -> Saved {
         let turn = |m: &Message| Turn { role: m.role.clone(), content: m.content.clone() };
         let messages = messages.iter().map(turn).collect();
-        Saved { format: FORMAT.to_owned(), version: VERSION, model, messages, story: None }
+        Saved { format: FORMAT.to_owned(), version: VERSION, model, server: None, messages, story: None }
     }
 
     pub(crate) fn story(model: Option<String>, text: &str) -> Saved {
@@ -66,12 +71,20 @@ impl Saved {
         self.messages.iter().map(|turn| Message::new(&turn.role, &turn.content)).collect()
     }
 
-    /// Writes a file; one that exists must be a saved conversation.
+    /// The same with a model of a server.
+    #[cfg(feature = "server")]
+    pub(crate) fn of_server(self, server: &str) -> Saved {
+        Saved { server: Some(server.to_owned()), ..self }
+    }
+
+    /// Writes a file; one that exists must be a saved conversation. A symbolic link would be replaced, and
+    /// what it leads to would stay as it was.
     pub(crate) fn save(&self, path: &Path) -> Result<(), SavedError> {
-        if path.symlink_metadata().is_ok() && Saved::load(path).is_err() {
-            return Err(SavedError::Exists { path: path.to_owned() });
+        match path.symlink_metadata() {
+            Ok(metadata) if metadata.is_symlink() => Err(SavedError::Link { path: path.to_owned() }),
+            Ok(_) if Saved::load(path).is_err() => Err(SavedError::Exists { path: path.to_owned() }),
+            _ => self.write(path),
         }
-        self.write(path)
     }
 
     /// Writes the file of the last conversation.
@@ -153,6 +166,20 @@ mod tests {
         fs::write(&path, "{\"my\": \"notes\"}").unwrap();
         assert!(chat.save(&path).unwrap_err().to_string().contains("choose another name"));
         assert!(chat.save(folder.path()).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_to_a_conversation_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("chat.json"), folder.path().join("link.json"));
+        let (old, new) = (Saved::story(None, "Once"), Saved::story(None, "Twice"));
+        old.save(&file).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let error = new.save(&link).unwrap_err().to_string();
+        assert!(error.contains("is a symbolic link; choose another name"), "{error}");
+        assert!(link.is_symlink());
+        assert_eq!((Saved::load(&link).unwrap(), Saved::load(&file).unwrap()), (old.clone(), old));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The layers: defaults < file < environment < options.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use fulmen_hub::{Overrides, Settings};
 
@@ -19,6 +21,8 @@ pub(crate) struct Config {
     pub(crate) file: FileValues,
     /// The model of the file or the environment, unless it is the built-in one.
     model: Option<PathBuf>,
+    /// Settings that are options of this command line, by their keys.
+    pub(super) options: BTreeMap<&'static str, String>,
 }
 
 /// A value and where it came from.
@@ -33,6 +37,8 @@ pub(crate) struct Resolved {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Source {
     Default,
+    /// The name of the option, without dashes.
+    Option(&'static str),
     /// The line in the file.
     File(usize),
     /// The name of the variable.
@@ -89,7 +95,7 @@ impl Config {
             },
         };
         let file = file::read(&path)?;
-        Config { file, path: Some(path), model: None }.with_model()
+        Config { file, path: Some(path), ..Config::default() }.with_model()
     }
 
     /// This configuration with its model resolved.
@@ -97,6 +103,16 @@ impl Config {
         let model = self.resolve(known("model"))?.value;
         self.model = model.filter(|model| model != BUILTIN).map(PathBuf::from);
         Ok(self)
+    }
+
+    /// The value of a setting, also of an option.
+    pub(super) fn resolve_with_options(&self, setting: &Setting) -> Result<Resolved, ConfigError> {
+        match (self.options.get(setting.key), setting.flag) {
+            (Some(value), Some(flag)) => {
+                Ok(Resolved { value: Some(value.clone()), source: Source::Option(flag) })
+            }
+            _ => self.resolve(setting),
+        }
     }
 
     /// The value of a setting without options.
@@ -205,6 +221,24 @@ fn each_option(command: Command, path: &str, change: &dyn Fn(&str, Arg) -> Arg) 
         let name = format!("{path} {}", below.get_name());
         each_option(below, name.trim_start(), change)
     })
+}
+
+/// The settings that the arguments give as options.
+pub(super) fn given_options(matches: &ArgMatches) -> BTreeMap<&'static str, String> {
+    let mut matches = matches;
+    while let Some((_, below)) = matches.subcommand() {
+        matches = below;
+    }
+    let given = |flag: &'static str| {
+        let id = flag.replace('-', "_");
+        if !matches!(matches.try_contains_id(&id), Ok(true)) {
+            return None;
+        }
+        let typed = matches.value_source(&id) == Some(ValueSource::CommandLine);
+        let value = matches.get_raw(&id).filter(|_| typed)?.next()?;
+        Some(value.to_string_lossy().into_owned())
+    };
+    SETTINGS.iter().filter_map(|setting| Some((setting.key, given(setting.flag?)?))).collect()
 }
 
 /// Whether the command of these arguments works without the file.

@@ -13,7 +13,6 @@ use clap::{CommandFactory, FromArgMatches, Subcommand};
 
 pub(crate) use error::ConfigError;
 pub(crate) use layers::Config;
-#[cfg(feature = "server")]
 pub(crate) use settings::BUILTIN;
 
 /// The configuration of this process.
@@ -89,10 +88,11 @@ pub(crate) fn parse<T: CommandFactory + FromArgMatches>() -> Result<T, ConfigErr
     // Once without the file, which an option names: mistakes in the arguments come first, help needs none.
     let matches = layers::with_environment(T::command()).get_matches();
     let option = matches.get_one::<PathBuf>("config").cloned();
-    let config = match layers::needs_no_file(&matches) {
+    let mut config = match layers::needs_no_file(&matches) {
         true => Config::unread(option),
         false => Config::load(option)?,
     };
+    config.options = layers::given_options(&matches);
     let command = layers::with_environment(config.apply(T::command()));
     // Only the first call counts, and it is the only one.
     let _ = CURRENT.set(config);

@@ -31,10 +31,11 @@ fn as_text(config: &Config) -> Result<String, ConfigError> {
     let file = config.path.as_ref().map(|path| printable(&path.display().to_string()));
     let mut rows = Vec::new();
     for setting in SETTINGS {
-        let resolved = config.resolve(setting)?;
+        let resolved = config.resolve_with_options(setting)?;
         let value = resolved.value.as_deref().map_or("–".to_owned(), printable);
         let from = match resolved.source {
             Source::Default => "default".to_owned(),
+            Source::Option(flag) => format!("--{flag}"),
             Source::File(line) => format!("line {line} of the file"),
             Source::Environment(name) => name.to_owned(),
         };
@@ -58,9 +59,10 @@ fn as_text(config: &Config) -> Result<String, ConfigError> {
 fn as_json(config: &Config) -> Result<String, ConfigError> {
     let mut settings = Vec::new();
     for setting in SETTINGS {
-        let resolved = config.resolve(setting)?;
+        let resolved = config.resolve_with_options(setting)?;
         let (source, line, variable) = match resolved.source {
             Source::Default => ("default", None, None),
+            Source::Option(_) => ("option", None, None),
             Source::File(line) => ("file", Some(line), None),
             Source::Environment(name) => ("environment", None, Some(name)),
         };

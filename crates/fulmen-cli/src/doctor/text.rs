@@ -21,14 +21,14 @@ pub(super) fn render(report: &Report) -> String {
     let mut out = format!("{TITLE}fulmen {}{TITLE:#} on {}\n\n", crate::version::VERSION, platform());
     push_devices(&mut out, report);
     push_folders(&mut out, report);
-    let _ = writeln!(out, "{TITLE}what would make it faster{TITLE:#}");
+    let _ = writeln!(out, "{TITLE}suggestions{TITLE:#}");
     for line in &report.advice {
         for (i, line) in wrap(&printable(line), WIDTH - 4).iter().enumerate() {
             let _ = writeln!(out, "  {} {line}", if i == 0 { "-" } else { " " });
         }
     }
     if report.advice.is_empty() {
-        out += "  nothing that is known\n";
+        out += "  none\n";
     }
     out
 }

@@ -64,9 +64,7 @@ pub(crate) enum InspectError {
     Source(#[from] SourceError),
     #[error("{}: {error}", path.display())]
     Metadata { path: PathBuf, error: MetadataError },
-    #[error(
-        "--context {0} is too large: the memory for its KV cache has no size in bytes that 64 bits can hold"
-    )]
+    #[error("--context {0} is too large: its KV cache would need more than 2^64 bytes")]
     Context(u64),
     #[error("cannot write the report: {0}")]
     Write(#[from] io::Error),

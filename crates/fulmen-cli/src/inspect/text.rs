@@ -93,9 +93,11 @@ fn push_facts(out: &mut String, report: &Report) {
     fact("tokenizer", Some(tokenizer.or(in_file).unwrap_or("none".to_owned())));
     match &report.tokenizer {
         Ok(Some(tokenizer)) if tokenizer.merges_without_token() > 0 => {
-            let merges = counted(tokenizer.merges_without_token(), "merge");
-            let lost = "text may be lost there, as in llama.cpp";
-            fact("", Some(format!("{WARN}the result of {merges} is not in the vocabulary: {lost}{WARN:#}")));
+            let count = tokenizer.merges_without_token();
+            let produce = if count == 1 { "produces" } else { "produce" };
+            let merges = counted(count, "merge");
+            let what = format!("{merges} {produce} a token that is not in the vocabulary");
+            fact("", Some(format!("{WARN}{what}; as in llama.cpp, text may be dropped there{WARN:#}")));
         }
         Ok(_) => {}
         Err(error) => {

@@ -35,7 +35,7 @@ pub(crate) enum ConstraintOptionError {
     #[error("{path}: {error}")]
     File { path: String, error: ConstraintError },
     #[cfg(feature = "server")]
-    #[error("{path} is no JSON: {error}")]
+    #[error("{path} is not JSON: {error}")]
     Json { path: String, error: serde_json::Error },
     #[error("--regex: {0}")]
     Regex(ConstraintError),

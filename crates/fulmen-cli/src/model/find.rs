@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fulmen_hub::{Cache, HubError, Inventory, Reference};
 
 use super::suggest::{did_you_mean, nearest};
-use crate::config::{self, Config, ConfigError};
+use crate::config::{self, BUILTIN, Config, ConfigError};
 use crate::error::CommandError;
 use crate::output::printable;
 
@@ -32,7 +32,9 @@ pub(crate) enum FindError {
 
 fn did_you_mean_or_list(near: &[String]) -> String {
     match near {
-        [] => "; `fulmen list` lists the downloaded models".to_owned(),
+        [] => {
+            "; `fulmen list` lists the downloaded models, and `fulmen pull ORG/NAME` downloads one".to_owned()
+        }
         near => did_you_mean(near),
     }
 }
@@ -93,7 +95,46 @@ pub(crate) fn is_model(word: &Path) -> bool {
     if text.contains(char::is_whitespace) {
         return false;
     }
-    looks_like_a_name(text) || (text.chars().count() >= 4 && !near_names(text, config).is_empty())
+    looks_like_a_name(text)
+        || is_of_a_family(text)
+        || is_builtin(word)
+        || (text.chars().count() >= 4 && !near_names(text, config).is_empty())
+}
+
+/// Whether an argument names the built-in model.
+pub(crate) fn is_builtin(word: &Path) -> bool {
+    word.as_os_str() == BUILTIN
+}
+
+/// Families of models, as people call them.
+const FAMILIES: [&str; 20] = [
+    "codellama",
+    "codestral",
+    "deepseek",
+    "devstral",
+    "gemma",
+    "glm",
+    "gpt",
+    "granite",
+    "llama",
+    "magistral",
+    "ministral",
+    "mistral",
+    "mixtral",
+    "olmo",
+    "phi",
+    "qwen",
+    "qwq",
+    "smollm",
+    "tinyllama",
+    "vicuna",
+];
+
+/// Whether a word is the name of a family, alone or before a `-`: `mistral`, `gpt-oss`.
+fn is_of_a_family(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    let family = word.split('-').next().unwrap_or_default();
+    FAMILIES.contains(&family)
 }
 
 /// Whether a word is no word of a sentence: it has a slash, or letters and digits, or punctuation inside.
@@ -173,6 +214,13 @@ mod tests {
             "my_model",
             "hf.co/org/name:Q8_0",
             "https://huggingface.co/org/name",
+            "mistral",
+            "Gemma",
+            "llama",
+            "qwen",
+            "gpt-oss",
+            "mistral-small",
+            "builtin",
         ];
         for word in models {
             assert!(is_model(Path::new(word)), "{word}");
@@ -189,9 +237,20 @@ mod tests {
             "Zażółć",
             "1984",
             "…",
+            "Llama!",
+            "llamas",
+            "well-phi",
         ];
         for word in prompts {
             assert!(!is_model(Path::new(word)), "{word}");
+        }
+    }
+
+    #[test]
+    fn every_architecture_is_of_a_family() {
+        for architecture in fulmen_model::arch::Architecture::ALL {
+            let name = architecture.name();
+            assert!(FAMILIES.iter().any(|family| name.starts_with(family)), "{name}");
         }
     }
 

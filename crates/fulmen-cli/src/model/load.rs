@@ -1,5 +1,6 @@
 //! Options of commands that load a model, and loading with a progress bar.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -120,6 +121,7 @@ impl EngineOptions {
                 bar.set_length(progress.total);
             }
             bar.set_position(progress.done);
+            ControlFlow::Continue(())
         };
         let options = LoadOptions { session, check_weights, progress: Some(&mut report) };
         let (device, threads) = (self.open.device.device, self.open.asked_threads());

@@ -8,6 +8,7 @@ pub(crate) mod find;
 pub(crate) mod input;
 pub(crate) mod interrupt;
 pub(crate) mod load;
+pub(crate) mod memory;
 pub(crate) mod prompt;
 pub(crate) mod ranks;
 pub(crate) mod sampling;

@@ -164,7 +164,7 @@ mod tests {
         let options = RankOptions { tensor_parallel: Some(3), devices, ..RankOptions::default() };
         assert_eq!(options.arguments(), ["--tensor-parallel", "3", "--devices", "cuda:0,cuda:3"]);
         let refused = options.open(DeviceSelector::Auto, None).map(drop).unwrap_err();
-        let expected = "--tensor-parallel 3 with 2 --devices: there is one rank for each device";
+        let expected = "--tensor-parallel 3 needs 3 devices, but --devices lists 2";
         assert_eq!(refused.to_string(), expected);
     }
 }

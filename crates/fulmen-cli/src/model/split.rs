@@ -14,6 +14,7 @@ use fulmen_model::ModelError;
 use fulmen_model::arch::{Config, split_fused};
 use fulmen_model::source::ModelSource;
 
+use super::memory;
 use super::ranks::RankOptions;
 use crate::error::CommandError;
 use crate::output::tell;
@@ -40,12 +41,33 @@ pub(crate) struct SplitOptions {
 pub(crate) enum SplitError {
     #[error("{option} needs a GPU, and the device is {device}")]
     NoGpu { option: &'static str, device: DeviceSelector },
-    #[error("--tensor-parallel {ranks} with {devices} --devices: there is one rank for each device")]
+    #[error("--tensor-parallel {ranks} needs {ranks} devices, but --devices lists {devices}")]
     Ranks { ranks: u32, devices: usize },
     #[error(transparent)]
     Select(#[from] SelectError),
+    #[error("{error}{}", memory::options(error, *.splits))]
+    Memory { error: ModelError, splits: bool },
     #[error(transparent)]
-    Model(#[from] ModelError),
+    Model(ModelError),
+}
+
+impl From<ModelError> for SplitError {
+    fn from(error: ModelError) -> SplitError {
+        match memory::is_short(&error) {
+            true => SplitError::Memory { error, splits: false },
+            false => SplitError::Model(error),
+        }
+    }
+}
+
+impl SplitError {
+    /// The same with the advice to leave layers on the CPU, if memory is short.
+    fn on_gpu(error: ModelError) -> SplitError {
+        match SplitError::from(error) {
+            SplitError::Memory { error, .. } => SplitError::Memory { error, splits: true },
+            other => other,
+        }
+    }
 }
 
 impl CommandError for SplitError {
@@ -53,7 +75,7 @@ impl CommandError for SplitError {
         match self {
             SplitError::NoGpu { .. } | SplitError::Ranks { .. } => true,
             SplitError::Select(error) => error.is_usage(),
-            SplitError::Model(error) => error.is_usage(),
+            SplitError::Memory { error, .. } | SplitError::Model(error) => error.is_usage(),
         }
     }
 }
@@ -104,7 +126,9 @@ impl SplitOptions {
             Some(bytes) => limit_memory(device, bytes),
             None => device,
         };
-        let Some(asked) = self.gpu_layers else { return Ok((whole(source, device, options)?, info)) };
+        let Some(asked) = self.gpu_layers else {
+            return Ok((whole(source, device, options).map_err(SplitError::on_gpu)?, info));
+        };
         let of = Config::read(split_fused(source.clone())?.as_ref())?.layers;
         let count = match asked {
             GpuLayers::Count(count) => count.min(of),
@@ -130,7 +154,7 @@ impl SplitOptions {
         }
         let devices = vec![(cpu, of - count), (device, count)];
         let load = || Model::from_source_split(source, devices, options);
-        Ok((timeline::span("load the model", load)?, info))
+        Ok((timeline::span("load the model", load).map_err(SplitError::on_gpu)?, info))
     }
 
     /// Without a GPU there is nothing to divide. `auto` takes what there is.

@@ -36,11 +36,11 @@ pub(crate) enum ModelsError {
     Metadata { path: PathBuf, error: MetadataError },
     #[error("no downloaded model is called {name}{}", did_you_mean(near))]
     NotCached { name: String, near: Vec<String> },
-    #[error("{name} means several models: {}", names.join(", "))]
+    #[error("{name} matches several models: {}; give the full name", names.join(", "))]
     Ambiguous { name: String, names: Vec<String> },
     #[error("{name} is a file or folder; `fulmen rm` removes models from the download cache only")]
     IsPath { name: String },
-    #[error("standard input is not a terminal, so nobody can be asked; --yes removes without asking")]
+    #[error("cannot ask for confirmation: standard input is not a terminal; pass --yes")]
     CannotAsk,
     #[error("cannot write the result: {0}")]
     Write(#[from] io::Error),

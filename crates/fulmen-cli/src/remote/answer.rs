@@ -1,6 +1,7 @@
 //! A streamed answer of a server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use fulmen_engine::{GenerateOptions, Sampling};
@@ -75,21 +76,65 @@ pub(super) fn sampling_fields(options: &GenerateOptions, body: &mut Value) {
     body["stream_options"] = json!({ "include_usage": true });
 }
 
+/// How often a waiting command looks whether it was cancelled.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Sends a request on a thread of its own and passes the events on: a server that takes long for its answer,
+/// or never gives one, can be left at any time. When the receiver is gone, the thread ends with the next
+/// event, which closes the connection.
+fn events(client: &Client, path: &'static str, body: Value) -> Receiver<Result<Option<Value>, RemoteError>> {
+    let client = client.clone();
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut events = match client.stream(path, &body) {
+            Ok(events) => events,
+            Err(error) => {
+                let _ = send.send(Err(error));
+                return;
+            }
+        };
+        loop {
+            let event = events.next();
+            let last = !matches!(event, Ok(Some(_)));
+            if send.send(event).is_err() || last {
+                return;
+            }
+        }
+    });
+    receive
+}
+
+/// The next event; `None` after the last one, or if `cancelled` was set first.
+fn next(
+    client: &Client,
+    events: &Receiver<Result<Option<Value>, RemoteError>>,
+    cancelled: &AtomicBool,
+) -> Result<Option<Value>, RemoteError> {
+    while !cancelled.load(Ordering::Relaxed) {
+        match events.recv_timeout(POLL) {
+            Ok(event) => return event,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(client.broken_off()),
+        }
+    }
+    Ok(None)
+}
+
 /// Sends a request and gives each piece of the answer, thoughts between `<think>` and `</think>`. When
 /// `cancelled` is set, the answer ends with what there is.
 pub(super) fn answer(
     client: &Client,
-    path: &str,
-    body: &Value,
+    path: &'static str,
+    body: Value,
     cancelled: &AtomicBool,
     mut piece: impl FnMut(&str),
 ) -> Result<Answer, RemoteError> {
     let sent = Instant::now();
-    let mut events = client.stream(path, body)?;
+    let events = events(client, path, body);
     let mut answer = Answer::default();
     let mut first = None;
     let mut thinking = false;
-    while let Some(event) = events.next()? {
+    while let Some(event) = next(client, &events, cancelled)? {
         if let Some(usage) = event.get("usage").filter(|usage| usage.is_object()) {
             answer.prompt_tokens = usage["prompt_tokens"].as_u64().unwrap_or(0);
             answer.tokens = usage["completion_tokens"].as_u64().unwrap_or(0);
@@ -116,10 +161,9 @@ pub(super) fn answer(
         if let Some(reason) = choice["finish_reason"].as_str() {
             answer.reason = Some(reason.to_owned());
         }
-        if cancelled.load(Ordering::Relaxed) {
-            answer.reason = None;
-            break;
-        }
+    }
+    if cancelled.load(Ordering::Relaxed) {
+        answer.reason = None;
     }
     if thinking {
         piece("</think>");

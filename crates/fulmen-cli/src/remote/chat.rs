@@ -15,7 +15,7 @@ use super::client::{Client, RemoteError};
 use crate::chat::command::{self, Command};
 use crate::chat::input::{Input, Turn};
 use crate::chat::saved::{Saved, SavedError};
-use crate::chat::{Overflow, settings, shortened};
+use crate::chat::{Overflow, dropped_line, settings, shortened};
 use crate::error::CommandError;
 use crate::model::interrupt::CancelOnCtrlC;
 use crate::output::{counted, tell, tell_dimmed, thousands};
@@ -66,6 +66,8 @@ struct Talk<'a> {
     overflow: Overflow,
     messages: Vec<Message>,
     last: Option<Answer>,
+    /// The last message, if it got no answer.
+    unanswered: Option<String>,
     keeps: bool,
 }
 
@@ -83,6 +85,7 @@ pub(crate) fn chat(client: &Client, start: Start<'_>, input: &mut Input) -> Resu
         overflow: start.overflow,
         messages: Vec::new(),
         last: None,
+        unanswered: None,
         keeps: start.keeps,
     };
     if let Some(last) = &start.last {
@@ -111,6 +114,7 @@ impl Talk<'_> {
             Command::Help => tell(&command::help()),
             Command::Clear => {
                 self.messages.retain(|message| message.role == "system");
+                self.unanswered = None;
                 tell("(a new conversation)");
             }
             Command::Context => {
@@ -176,13 +180,14 @@ impl Talk<'_> {
 
     /// Takes the last turn back and returns the user's message.
     fn undo(&mut self) -> Option<String> {
+        self.unanswered = None;
         let at = self.messages.iter().rposition(|message| message.role == "user")?;
         let turn = self.messages.split_off(at);
         turn.into_iter().next().map(|message| message.content)
     }
 
     fn saved(&self) -> Saved {
-        Saved::chat(Some(self.model.clone()), &self.messages)
+        Saved::chat(Some(self.model.clone()), &self.messages).of_server(self.client.server())
     }
 
     fn restore(&mut self, saved: &Saved) -> Result<String, RemoteChatError> {
@@ -190,6 +195,7 @@ impl Talk<'_> {
             return Err(RemoteChatError::Story);
         }
         self.messages = saved.messages();
+        self.unanswered = None;
         Ok(counted(self.messages.len(), "message"))
     }
 
@@ -205,6 +211,9 @@ impl Talk<'_> {
 
     /// Answers the last message again. The old answer stays if there is no new one.
     fn retry(&mut self) -> Result<ControlFlow<()>, RemoteChatError> {
+        if let Some(message) = self.unanswered.take() {
+            return self.say(&message);
+        }
         let before = self.messages.clone();
         let Some(message) = self.undo() else {
             tell("there is no message to answer again");
@@ -229,9 +238,10 @@ impl Talk<'_> {
         body
     }
 
-    /// Sends a message and prints the answer while it is generated. What a server refuses is told, and the
-    /// message is forgotten.
+    /// Sends a message and prints the answer while it is generated. What a server refuses or does not finish
+    /// is told; the message is no part of the conversation then, and `/retry` sends it again.
     fn say(&mut self, message: &str) -> Result<ControlFlow<()>, RemoteChatError> {
+        self.unanswered = None;
         self.messages.push(Message::user(message));
         let answered = loop {
             match self.print_answer() {
@@ -244,10 +254,13 @@ impl Talk<'_> {
             Ok(Some(answer)) => answer,
             Ok(None) => return Ok(ControlFlow::Break(())),
             Err(RemoteChatError::Remote(
-                error @ (RemoteError::Refused { .. } | RemoteError::Connect { .. }),
+                error @ (RemoteError::Refused { .. }
+                | RemoteError::Connect { .. }
+                | RemoteError::BrokenOff { .. }),
             )) => {
                 self.messages.pop();
-                tell(&error.to_string());
+                self.unanswered = Some(message.to_owned());
+                tell(&format!("{error}; /retry sends the message again"));
                 return Ok(ControlFlow::Continue(()));
             }
             Err(error) => return Err(error),
@@ -271,7 +284,7 @@ impl Talk<'_> {
         let next = self.messages.iter().skip(first + 1).position(|message| message.role == "user");
         let Some(next) = next.map(|at| at + first + 1) else { return false };
         self.messages.drain(first..next);
-        tell("(the context is full: the oldest turn is left out from now on)");
+        tell(&dropped_line(1, "turn"));
         true
     }
 
@@ -279,10 +292,11 @@ impl Talk<'_> {
     fn print_answer(&self) -> Result<Option<Answer>, RemoteChatError> {
         let flag = Arc::new(AtomicBool::new(false));
         let cancel = CancelOnCtrlC::new(Arc::clone(&flag));
-        let (mut out, mut failed) = (Wrapped::stdout(), None);
+        let (mut out, mut failed, mut said) = (Wrapped::stdout(), None, false);
         let mut spinner = Some(prefill_spinner(None));
-        let answered = answer(self.client, "/v1/chat/completions", &self.request(), &flag, |piece| {
+        let answered = answer(self.client, "/v1/chat/completions", self.request(), &flag, |piece| {
             spinner.take();
+            said |= !piece.is_empty();
             if let Err(error) = out.push(piece) {
                 flag.store(true, Ordering::Relaxed);
                 failed.get_or_insert(error);
@@ -295,8 +309,17 @@ impl Talk<'_> {
             Some(error) => return Err(error.into()),
             None => {}
         }
-        let answer = answered?;
-        out.finish(if io::stdout().is_terminal() { "\n\n" } else { "\n" })?;
+        let end = if io::stdout().is_terminal() { "\n\n" } else { "\n" };
+        let answer = match answered {
+            Ok(answer) => answer,
+            Err(error) => {
+                if said {
+                    out.finish(end)?;
+                }
+                return Err(error.into());
+            }
+        };
+        out.finish(end)?;
         Ok(Some(answer))
     }
 }

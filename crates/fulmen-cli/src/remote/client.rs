@@ -54,7 +54,7 @@ impl RemoteError {
 }
 
 /// A server and the key for it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Client {
     agent: Agent,
     server: String,
@@ -92,7 +92,8 @@ impl Client {
     pub(crate) fn ask(&self, path: &str, body: Option<&Value>) -> Result<Value, RemoteError> {
         let mut response = self.send(path, body)?;
         let text = response.body_mut().read_to_string().map_err(|error| self.unreachable(error))?;
-        serde_json::from_str(&text).map_err(|error| self.protocol(format!("{path} gives no JSON: {error}")))
+        serde_json::from_str(&text)
+            .map_err(|error| self.protocol(format!("the answer to {path} is not JSON: {error}")))
     }
 
     /// The name of the first model.
@@ -152,6 +153,12 @@ impl Client {
         RemoteError::Connect { server: self.server.clone(), error: Box::new(error) }
     }
 
+    /// The answer ended before its last event.
+    pub(super) fn broken_off(&self) -> RemoteError {
+        let error = io::Error::from(io::ErrorKind::UnexpectedEof);
+        RemoteError::BrokenOff { server: self.server.clone(), error }
+    }
+
     pub(super) fn protocol(&self, reason: String) -> RemoteError {
         RemoteError::Protocol { server: self.server.clone(), reason }
     }
@@ -166,15 +173,14 @@ pub(crate) struct Events<'a> {
 impl Events<'_> {
     /// The data of the next event; `None` after `[DONE]`.
     pub(super) fn next(&mut self) -> Result<Option<Value>, RemoteError> {
-        let server = || self.client.server.clone();
         loop {
             let mut line = Vec::new();
             let mut limited = io::Read::take(&mut self.reader, LONGEST_LINE as u64);
             let read = limited.read_until(b'\n', &mut line);
-            let count = read.map_err(|error| RemoteError::BrokenOff { server: server(), error })?;
+            let server = &self.client.server;
+            let count = read.map_err(|error| RemoteError::BrokenOff { server: server.clone(), error })?;
             if count == 0 || count == LONGEST_LINE {
-                let error = io::Error::from(io::ErrorKind::UnexpectedEof);
-                return Err(RemoteError::BrokenOff { server: server(), error });
+                return Err(self.client.broken_off());
             }
             let Some(data) = line.strip_prefix(b"data:") else { continue };
             let data = data.trim_ascii();
@@ -182,7 +188,7 @@ impl Events<'_> {
                 return Ok(None);
             }
             let value: Value = serde_json::from_slice(data)
-                .map_err(|error| self.client.protocol(format!("an event is no JSON: {error}")))?;
+                .map_err(|error| self.client.protocol(format!("an event is not JSON: {error}")))?;
             return match self.client.refused(&value) {
                 Some(error) => Err(error),
                 None => Ok(Some(value)),

@@ -84,7 +84,7 @@ pub(crate) fn run(client: &Client, question: &Question<'_>) -> Result<i32, Remot
     let cancel = CancelOnCtrlC::new(Arc::clone(&flag));
     let (mut out, mut failed) = (Wrapped::stdout(), None);
     let mut spinner = Some(prefill_spinner(None));
-    let answered = answer(client, path, &body, &flag, |piece| {
+    let answered = answer(client, path, body, &flag, |piece| {
         spinner.take();
         if !question.json
             && let Err(error) = out.push(piece)

@@ -1,13 +1,14 @@
 //! Loads the models of a server.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fulmen_bench::memory_bandwidth::{self, DeviceState, bytes_per_position};
 use fulmen_bench::model::LoadedModel;
 use fulmen_core::device::DeviceSelector;
-use fulmen_engine::EngineOptions;
+use fulmen_core::{BackendError, ExecError};
+use fulmen_engine::{EngineError, EngineOptions};
 use fulmen_engine::{LoadOptions, SessionOptions};
 use fulmen_model::ModelError;
 use fulmen_model::source::{self, ModelSource};
@@ -32,6 +33,29 @@ enum LoadError {
     Split(#[from] SplitError),
     #[error(transparent)]
     Engine(#[from] EngineModelError),
+}
+
+impl LoadError {
+    /// Whether the device, as it is used now, has no memory for the model.
+    fn is_out_of_memory(&self) -> bool {
+        match self {
+            LoadError::Model(error)
+            | LoadError::Split(SplitError::Model(error))
+            | LoadError::Engine(EngineModelError::Model(error)) => lacks_memory(error),
+            LoadError::Engine(EngineModelError::Engine(EngineError::Model(error))) => lacks_memory(error),
+            _ => false,
+        }
+    }
+}
+
+fn lacks_memory(error: &ModelError) -> bool {
+    matches!(
+        error,
+        ModelError::Memory { .. }
+            | ModelError::CacheMemory { .. }
+            | ModelError::Backend(BackendError::OutOfMemory { .. })
+            | ModelError::Exec(ExecError::Backend(BackendError::OutOfMemory { .. }))
+    )
 }
 
 /// Loads models from files, from the cache of downloaded ones, and the built-in one.
@@ -85,9 +109,13 @@ fn bound(loaded: &LoadedModel) -> Option<DecodeBound> {
 }
 
 impl ModelLoader for Loader {
-    fn load(&self, spec: &ModelSpec) -> Result<Arc<dyn ServedModel>, String> {
+    fn load(&self, spec: &ModelSpec) -> Result<Arc<dyn ServedModel>, fulmen_server::LoadError> {
         let started = std::time::Instant::now();
-        let model = Loader::load(self, spec).map_err(|error| error.to_string())?;
+        let failed = |error: LoadError| fulmen_server::LoadError {
+            out_of_memory: error.is_out_of_memory(),
+            message: error.to_string(),
+        };
+        let model = Loader::load(self, spec).map_err(failed)?;
         if !self.quiet {
             let (seconds, device) = (started.elapsed().as_secs_f64(), &model.info.device);
             tell(&format!("loaded {} on {device} in {seconds:.1} s, context {}", spec.name, model.context));
@@ -104,11 +132,59 @@ impl ModelLoader for Loader {
     }
 }
 
+/// The files of a split model, `NAME-00001-of-00003.gguf` and so on, if the path is one of them.
+fn shards(path: &Path) -> Option<Vec<PathBuf>> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
+    let (start, count) = name.rsplit_once("-of-")?;
+    let (stem, number) = start.rsplit_once('-')?;
+    let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(number) || !digits(count) {
+        return None;
+    }
+    let last: u32 = count.parse().ok()?;
+    Some(
+        (1..=last).map(|number| path.with_file_name(format!("{stem}-{number:05}-of-{count}.gguf"))).collect(),
+    )
+}
+
 fn size(path: &Path) -> Option<u64> {
     let metadata = path.metadata().ok()?;
     if !metadata.is_dir() {
-        return Some(metadata.len());
+        let shards = shards(path).unwrap_or_else(|| vec![path.to_owned()]);
+        return shards.iter().map(|path| path.metadata().ok().map(|metadata| metadata.len())).sum();
     }
     let files = path.read_dir().ok()?.flatten().filter_map(|entry| entry.metadata().ok());
     Some(files.filter(|metadata| metadata.is_file()).map(|metadata| metadata.len()).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_shards_of_a_split_model_count() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 1..=3 {
+            let name = format!("big-{number:05}-of-00003.gguf");
+            std::fs::write(folder.path().join(name), vec![0; 100 * number]).unwrap();
+        }
+        std::fs::write(folder.path().join("small.gguf"), [0; 7]).unwrap();
+        std::fs::write(folder.path().join("cut-00001-of-00002.gguf"), [0; 7]).unwrap();
+        let of = |name: &str| size(&folder.path().join(name));
+        assert_eq!(of("big-00001-of-00003.gguf"), Some(600));
+        assert_eq!(of("small.gguf"), Some(7));
+        // A shard is missing: the load says which.
+        assert_eq!(of("cut-00001-of-00002.gguf"), None);
+        assert_eq!(of("none.gguf"), None);
+    }
+
+    #[test]
+    fn a_load_without_memory_is_told_from_others() {
+        let out = || ModelError::from(BackendError::OutOfMemory { needed: 5, available: None });
+        assert!(LoadError::Model(out()).is_out_of_memory());
+        assert!(LoadError::Engine(EngineModelError::Model(out())).is_out_of_memory());
+        let engine = EngineModelError::Engine(EngineError::Model(Arc::new(out())));
+        assert!(LoadError::Engine(engine).is_out_of_memory());
+        assert!(!LoadError::Model(ModelError::EmptyPrompt).is_out_of_memory());
+    }
 }

@@ -1,5 +1,6 @@
 //! `fulmen serve`: answers requests over HTTP.
 
+mod files;
 mod keys;
 mod loader;
 mod options;
@@ -7,6 +8,7 @@ mod options;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fulmen_server::{
     ApiError, DuplicateName, ModelSpec, PresetError, Presets, Registry, RegistryOptions, Server, ServerError,
@@ -88,12 +90,33 @@ pub(crate) fn run(args: &Args) -> Result<(), ServeError> {
     let (specs, kept) = args.specs()?;
     let eager = specs.len() == 1;
     let names: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
-    let options = args.network.server(keys::read(args.network.api_key_file.as_deref())?);
+    let mut options = args.network.server(keys::read(args.network.api_key_file.as_deref())?);
+    let wanted = args.network.connections();
+    let allowed = files::allowed_connections(wanted);
+    if allowed < wanted {
+        tell(&format!(
+            "the system's limit of open files allows {allowed} connections at the same time, not {wanted}: \
+             raise it (`ulimit -n`, LimitNOFILE of systemd)"
+        ));
+        options.limits.connections = allowed as usize;
+    }
     let loader = args.engine.loader(args.network.quiet());
     let registry = Arc::new(Registry::new(specs, Arc::new(loader), kept)?);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(1, 4);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
-    runtime.map_err(ServeError::Runtime)?.block_on(serve(options, registry, eager, &names))
+    let runtime = runtime.map_err(ServeError::Runtime)?;
+    run_to_end(runtime, serve(options, registry, eager, &names))
+}
+
+/// How long work that blocks a thread, such as the load of a model, may go on when the server has ended.
+const LEFT_WORK: Duration = Duration::from_secs(1);
+
+/// Runs a future. Work that it has left on threads that block does not hold the end up: dropping a runtime
+/// would wait for it without limit.
+fn run_to_end<T>(runtime: tokio::runtime::Runtime, future: impl Future<Output = T>) -> T {
+    let result = runtime.block_on(future);
+    runtime.shutdown_timeout(LEFT_WORK);
+    result
 }
 
 async fn serve(
@@ -106,42 +129,72 @@ async fn serve(
     if eager {
         registry.preload(None).await.map_err(ServeError::Load)?;
     }
+    // Whoever reads the address may end the server at once.
+    let signals = Signals::catch();
     // Scripts read the address from here, so it is written at once.
     let mut out = io::stdout().lock();
     writeln!(out, "listening on {}", server.url()).map_err(ServeError::Write)?;
     out.flush().map_err(ServeError::Write)?;
     drop(out);
     tell(&format!("models: {}", names.join(", ")));
-    server.run(ended()).await;
+    server.run(ended(signals)).await;
     Ok(())
 }
 
-/// Waits for Ctrl-C or SIGTERM. A second Ctrl-C ends the program.
-async fn ended() {
-    wait_for_signal().await;
-    tell("shutting down: answers that have begun are finished; Ctrl-C ends them");
-    tokio::spawn(async {
-        wait_for_signal().await;
+/// Waits for Ctrl-C or SIGTERM. A second one ends the program.
+async fn ended(mut signals: Signals) {
+    signals.next().await;
+    tell("shutting down: finishing answers in progress; press Ctrl-C to stop now");
+    tokio::spawn(async move {
+        signals.next().await;
         std::process::exit(crate::model::interrupt::EXIT_CODE);
     });
 }
 
+/// Ctrl-C and SIGTERM, caught from the moment this is made.
 #[cfg(unix)]
-async fn wait_for_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        let _ = tokio::signal::ctrl_c().await;
-        return;
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
+struct Signals {
+    interrupt: Option<tokio::signal::unix::Signal>,
+    terminate: Option<tokio::signal::unix::Signal>,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn catch() -> Signals {
+        use tokio::signal::unix::{SignalKind, signal};
+        // One that cannot be caught ends the program, as without this.
+        let [interrupt, terminate] =
+            [SignalKind::interrupt(), SignalKind::terminate()].map(|kind| signal(kind).ok());
+        Signals { interrupt, terminate }
+    }
+
+    async fn next(&mut self) {
+        async fn one(signal: &mut Option<tokio::signal::unix::Signal>) {
+            match signal {
+                Some(signal) => drop(signal.recv().await),
+                None => std::future::pending().await,
+            }
+        }
+        tokio::select! {
+            () = one(&mut self.interrupt) => {}
+            () = one(&mut self.terminate) => {}
+        }
     }
 }
 
+/// Ctrl-C.
 #[cfg(not(unix))]
-async fn wait_for_signal() {
-    let _ = tokio::signal::ctrl_c().await;
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn catch() -> Signals {
+        Signals
+    }
+
+    async fn next(&mut self) {
+        let _ = tokio::signal::ctrl_c().await;
+    }
 }
 
 impl Args {
@@ -194,6 +247,27 @@ fn client_name(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The load of a model cannot be stopped.
+    #[test]
+    fn work_that_blocks_does_not_hold_the_end_up() {
+        let (ended, has_ended) = std::sync::mpsc::channel();
+        let (release, blocked) = std::sync::mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+            run_to_end(runtime, async move {
+                let (begun, has_begun) = tokio::sync::oneshot::channel();
+                tokio::task::spawn_blocking(move || {
+                    let _ = begun.send(());
+                    blocked.recv()
+                });
+                has_begun.await.unwrap();
+            });
+            ended.send(()).unwrap();
+        });
+        has_ended.recv_timeout(Duration::from_secs(60)).expect("the end waits for work that never ends");
+        drop(release);
+    }
 
     #[test]
     fn models_get_names_for_clients() {

@@ -1,6 +1,6 @@
 //! Options of `fulmen serve`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::select::OpenOption;
 #[command(next_help_heading = "Network")]
 pub(super) struct NetworkOptions {
     /// Address to listen on. Any address but loopback needs an API key.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = host)]
     host: IpAddr,
 
     /// Port to listen on; 0 for any that is free.
@@ -84,6 +84,11 @@ impl NetworkOptions {
         self.log == Log::Off
     }
 
+    /// Connections at the same time.
+    pub(super) fn connections(&self) -> u32 {
+        self.max_connections
+    }
+
     pub(super) fn server(&self, api_keys: Vec<String>) -> ServerOptions {
         let limits = Limits {
             body_bytes: usize::try_from(self.max_body).unwrap_or(usize::MAX),
@@ -109,6 +114,14 @@ impl NetworkOptions {
             ..ServerOptions::default()
         }
     }
+}
+
+/// An address, or the name that every machine gives itself.
+fn host(text: &str) -> Result<IpAddr, String> {
+    if text.eq_ignore_ascii_case("localhost") {
+        return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    text.parse().map_err(|_| "expected an IP address such as 127.0.0.1 or 0.0.0.0, or localhost".to_owned())
 }
 
 /// How long models stay loaded.
@@ -171,7 +184,7 @@ pub(super) struct EngineLimits {
     #[arg(long)]
     no_prefix_cache: bool,
 
-    /// The same bits alone and in any batch.
+    /// Give each request the same bits whatever else is in its batch.
     #[arg(long)]
     batch_invariant: bool,
 

@@ -124,7 +124,8 @@ impl Terminal {
     /// Waits for the end: everything that was shown, and the exit code.
     pub(crate) fn finish(mut self) -> (String, Option<i32>) {
         let code = self.wait_end();
-        while let Ok(bytes) = self.screen.recv_timeout(Duration::from_millis(100)) {
+        // Until the reader has seen the end of the other side.
+        while let Ok(bytes) = self.screen.recv_timeout(PATIENCE) {
             self.seen.extend(bytes);
         }
         (self.seen(), code)

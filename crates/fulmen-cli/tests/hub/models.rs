@@ -4,6 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
+#[cfg(unix)]
+use crate::common::terminal::Terminal;
 use crate::common::{fulmen, output};
 use crate::server::{Faults, Server, sha256};
 use crate::{Home, noise, tiny};
@@ -45,8 +47,11 @@ fn models_are_listed_shown_and_removed() {
         assert_eq!((stdout.as_str(), code), ("", Some(2)), "{stderr}");
         assert!(stderr.contains(words), "{stderr}");
     };
-    usage(&["rm", "--yes", "org/name"], "org/name means several models: org/name:Q4_K_M, org/name:Q8_0");
-    usage(&["rm", "org/name:Q8_0"], "--yes removes without asking");
+    usage(
+        &["rm", "--yes", "org/name"],
+        "org/name matches several models: org/name:Q4_K_M, org/name:Q8_0; give",
+    );
+    usage(&["rm", "org/name:Q8_0"], "standard input is not a terminal; pass --yes");
     usage(&["rm", "--yes", "/"], "/ is a file or folder");
     let words = ["no downloaded model is called org/nmae:Q8_0; did you mean org/name:Q8_0"];
     home.refused(&server, &["rm", "--yes", "org/name:Q8_0", "org/nmae:Q8_0"], &words);
@@ -79,38 +84,23 @@ fn interrupted_downloads_are_listed_and_removed() {
 }
 
 /// On a terminal the question comes first, and anything but yes keeps the model.
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
 #[test]
 fn rm_asks_on_a_terminal() {
     let server = Server::new(&[("a.gguf", &noise(42, 3000))]);
     let home = Home::new();
     home.pulled(&server, &["pull", "org/name"]);
-    // `script` runs a command on a terminal of its own.
     let answer = |answer: &str| {
-        let program = env!("CARGO_BIN_EXE_fulmen");
-        let line = format!("printf '{answer}\\n' | script -qec '{program} rm org/name' /dev/null");
-        let mut command = home.command(&server.address, &[]);
-        let mut shell = std::process::Command::new("sh");
-        shell.args(["-c", &line]);
-        for (name, value) in command.args([""; 0]).get_envs() {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
-        }
-        output(&mut shell).0
+        let mut command = home.command(&server.address, &["rm", "org/name"]);
+        let mut terminal = Terminal::start(&mut command);
+        terminal.wait_for("remove org/name:a.gguf (2.9 KiB)? [y/N]");
+        terminal.send(format!("{answer}\n").as_bytes());
+        terminal.finish()
     };
-    if !std::process::Command::new("script").arg("--version").output().is_ok_and(|out| out.status.success()) {
-        println!("skipped: `script` is not installed");
-        return;
-    }
-    let seen = answer("n");
-    assert!(
-        seen.contains("remove org/name:a.gguf (2.9 KiB)? [y/N]") && seen.contains("nothing was removed"),
-        "{seen}"
-    );
+    let (seen, code) = answer("n");
+    assert!(seen.contains("nothing was removed") && code == Some(1), "{seen}");
     assert!(home.repo().exists());
-    assert!(answer("y").contains("removed org/name:a.gguf"));
+    assert!(answer("y").0.contains("removed org/name:a.gguf"));
     assert!(!home.repo().exists());
 }
 
@@ -160,10 +150,13 @@ fn wrong_names_are_errors_and_never_stories() {
         let mut command = home.command(&server.address, args);
         output(command.env("FULMEN_CONFIG", &file).current_dir(home.0.path()))
     };
-    let cases: [(&str, &[&str]); 9] = [
+    let cases: [(&str, &[&str]); 12] = [
         ("org/nam", &["no such model in the cache", "`fulmen pull org/nam`", "did you mean org/name:Q8_0?"]),
         ("litle", &["is called litle", "did you mean little?"]),
-        ("qwen3", &["is called qwen3", "`fulmen list` lists"]),
+        ("qwen3", &["is called qwen3", "`fulmen list` lists", "`fulmen pull ORG/NAME` downloads one"]),
+        ("mistral", &["is called mistral", "`fulmen pull ORG/NAME` downloads one"]),
+        ("gpt-oss", &["is called gpt-oss"]),
+        ("Gemma", &["is called Gemma"]),
         ("llama3.2:1b", &["is called llama3.2:1b"]),
         ("story-q8-0.gguf", &["No such file", "did you mean story-q8_0.gguf?"]),
         ("./story.gguf", &["./story.gguf: cannot open it: No such file"]),
@@ -172,14 +165,20 @@ fn wrong_names_are_errors_and_never_stories() {
         ("hf.co/org/nme", &["did you mean org/name:Q8_0?"]),
     ];
     for (word, expected) in cases {
-        for args in [&["run", word][..], &["run", word, "Hi"], &["inspect", word], &["tokenize", word, "x"]] {
+        for args in [
+            &["run", word][..],
+            &["run", word, "Hi"],
+            &["inspect", word],
+            &["tokenize", word, "x"],
+            &["chat", word],
+        ] {
             let (stdout, stderr, code) = run(args);
             assert_eq!((stdout.as_str(), code), ("", Some(1)), "{args:?}: {stderr}");
             expected.iter().for_each(|words| assert!(stderr.contains(words), "{args:?}: {words}: {stderr}"));
         }
     }
     let (_, stderr, _) = run(&["run", "qwen3"]);
-    assert!(stderr.contains("is passed with --prompt"), "{stderr}");
+    assert!(stderr.contains("if this is a prompt, pass it with --prompt"), "{stderr}");
     let (_, stderr, code) = run(&["run", "--prompt", "qwen3", "-n", "2", "--device", "cpu"]);
     assert_eq!(code, Some(0), "{stderr}");
     let generate = ["-n", "3", "--device", "cpu", "--raw"];

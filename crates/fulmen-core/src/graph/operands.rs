@@ -73,6 +73,7 @@ pub(super) fn weight(
     weight: &WeightArg,
     k: u32,
 ) -> Checked<Extent> {
+    memory.check_weight_type(weight.dtype)?;
     let bytes = row_bytes(weight.dtype, k)?.saturating_mul(weight.rows as usize);
     memory.look_up(what, weight.ptr, bytes, memory.alignment(weight.dtype), false)
 }

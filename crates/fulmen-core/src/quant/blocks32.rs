@@ -1,7 +1,7 @@
 //! The formats with blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
 
-use super::fit::{self, Grid};
-use super::{Block, f16_field, planes};
+use super::fit::{self, Equal, Grid, Weights};
+use super::{Block, Decode, encode_weighted, f16_field, planes};
 use crate::DType;
 use bytemuck::{Pod, Zeroable};
 use half::f16;
@@ -186,65 +186,115 @@ impl BlockQ8_0 {
     }
 }
 
-impl Block<32> for BlockQ4_0 {
+impl BlockQ4_0 {
+    fn encode_with(values: &[f32; 32], weights: impl Weights) -> Self {
+        let (d, quants) = encode_scaled(values, weights, 8.0);
+        BlockQ4_0::new(d, &quants)
+    }
+}
+
+impl Decode<32> for BlockQ4_0 {
     const DTYPE: DType = DType::Q4_0;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode_scaled(self.d(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockQ4_0 {
     fn encode(values: &[f32; 32]) -> Self {
-        let (d, quants) = encode_scaled(values, 8.0);
-        BlockQ4_0::new(d, &quants)
+        BlockQ4_0::encode_with(values, Equal)
+    }
+
+    fn encode_weighted(values: &[f32; 32], weights: &[f32; 32]) -> Self {
+        encode_weighted(values, weights, |weights| BlockQ4_0::encode_with(values, weights))
     }
 }
 
-impl Block<32> for BlockQ4_1 {
+impl BlockQ4_1 {
+    fn encode_with(values: &[f32; 32], weights: impl Weights) -> Self {
+        let (d, m, quants) = encode_above(values, weights, 15.0);
+        BlockQ4_1::new(d, m, &quants)
+    }
+}
+
+impl Decode<32> for BlockQ4_1 {
     const DTYPE: DType = DType::Q4_1;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode_above(self.d(), self.m(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockQ4_1 {
     fn encode(values: &[f32; 32]) -> Self {
-        let (d, m, quants) = encode_above(values, 15.0);
-        BlockQ4_1::new(d, m, &quants)
+        BlockQ4_1::encode_with(values, Equal)
+    }
+
+    fn encode_weighted(values: &[f32; 32], weights: &[f32; 32]) -> Self {
+        encode_weighted(values, weights, |weights| BlockQ4_1::encode_with(values, weights))
     }
 }
 
-impl Block<32> for BlockQ5_0 {
+impl BlockQ5_0 {
+    fn encode_with(values: &[f32; 32], weights: impl Weights) -> Self {
+        let (d, quants) = encode_scaled(values, weights, 16.0);
+        BlockQ5_0::new(d, &quants)
+    }
+}
+
+impl Decode<32> for BlockQ5_0 {
     const DTYPE: DType = DType::Q5_0;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode_scaled(self.d(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockQ5_0 {
     fn encode(values: &[f32; 32]) -> Self {
-        let (d, quants) = encode_scaled(values, 16.0);
-        BlockQ5_0::new(d, &quants)
+        BlockQ5_0::encode_with(values, Equal)
+    }
+
+    fn encode_weighted(values: &[f32; 32], weights: &[f32; 32]) -> Self {
+        encode_weighted(values, weights, |weights| BlockQ5_0::encode_with(values, weights))
     }
 }
 
-impl Block<32> for BlockQ5_1 {
+impl BlockQ5_1 {
+    fn encode_with(values: &[f32; 32], weights: impl Weights) -> Self {
+        let (d, m, quants) = encode_above(values, weights, 31.0);
+        BlockQ5_1::new(d, m, &quants)
+    }
+}
+
+impl Decode<32> for BlockQ5_1 {
     const DTYPE: DType = DType::Q5_1;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode_above(self.d(), self.m(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockQ5_1 {
     fn encode(values: &[f32; 32]) -> Self {
-        let (d, m, quants) = encode_above(values, 31.0);
-        BlockQ5_1::new(d, m, &quants)
+        BlockQ5_1::encode_with(values, Equal)
+    }
+
+    fn encode_weighted(values: &[f32; 32], weights: &[f32; 32]) -> Self {
+        encode_weighted(values, weights, |weights| BlockQ5_1::encode_with(values, weights))
     }
 }
 
-impl Block<32> for BlockQ8_0 {
+impl Decode<32> for BlockQ8_0 {
     const DTYPE: DType = DType::Q8_0;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode_scaled(self.d(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockQ8_0 {
     /// Spans the values: at 8 bits a search gains next to nothing, and this one also serves activations.
     fn encode(values: &[f32; 32]) -> Self {
         let x = fit::load(values);
@@ -271,27 +321,28 @@ fn decode_above(d: f32, m: f32, quants: &[i8; 32], out: &mut [f32; 32]) {
 
 /// Chooses a scale and quants `-n..n`: those of the search, or those that span the values if rounding the
 /// scale to `f16` has made them better.
-fn encode_scaled(values: &[f32; 32], n: f32) -> (f16, [i8; 32]) {
+fn encode_scaled(values: &[f32; 32], weights: impl Weights, n: f32) -> (f16, [i8; 32]) {
     let x = fit::load(values);
     let spanning = fit::spanning_scale(&x, n);
-    let scales =
-        [fit::to_f16(fit::search_scale(&x, n)), fit::to_f16(spanning), fit::unit_f16(spanning * n, n)];
+    let searched = fit::search_scale(&x, weights, n);
+    let scales = [fit::to_f16(searched), fit::to_f16(spanning), fit::unit_f16(spanning * n, n)];
     let grid = |d: f16| Grid::symmetric(d.to_f32(), n);
-    let d = least(scales, |d| grid(d).fit(&x).error);
+    let d = least(scales, |d| grid(d).fit(&x, weights).error);
     let mut quants = [0; 32];
     grid(d).quants(&x, &mut quants);
     (d, quants)
 }
 
 /// Chooses a scale, a minimum and quants `0..=top`, likewise.
-fn encode_above(values: &[f32; 32], top: f32) -> (f16, f16, [i8; 32]) {
+fn encode_above(values: &[f32; 32], weights: impl Weights, top: f32) -> (f16, f16, [i8; 32]) {
     let x = fit::load(values);
     let rounded = |grid: Grid| (fit::to_f16(grid.scale), fit::to_f16(grid.offset));
     let spanning = fit::spanning_grid(&x, top, f32::INFINITY);
-    let searched = fit::search_grid(&x, top, f32::INFINITY);
+    let searched = fit::search_grid(&x, weights, top, f32::INFINITY);
     let reaching = (fit::unit_f16(spanning.scale * top, top), fit::to_f16(spanning.offset));
     let grid = |(d, m): (f16, f16)| Grid::above(d.to_f32(), m.to_f32(), top);
-    let (d, m) = least([rounded(searched), rounded(spanning), reaching], |dm| grid(dm).fit(&x).error);
+    let (d, m) =
+        least([rounded(searched), rounded(spanning), reaching], |dm| grid(dm).fit(&x, weights).error);
     let mut quants = [0; 32];
     grid((d, m)).quants(&x, &mut quants);
     (d, m, quants)

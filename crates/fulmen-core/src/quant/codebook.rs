@@ -1,6 +1,7 @@
 //! The formats whose 4-bit quants are indices of a table of 16 values: MXFP4, IQ4_NL, IQ4_XS.
 
-use super::{Block, f16_field, fit, planes};
+use super::fit::{self, Equal, Weights};
+use super::{Block, Decode, encode_weighted, f16_field, planes};
 use crate::DType;
 use bytemuck::{Pod, Zeroable};
 use half::f16;
@@ -110,13 +111,15 @@ fn decode(d: f32, quants: &[i8; 32], out: &mut [f32; 32]) {
     }
 }
 
-impl Block<32> for BlockMXFP4 {
+impl Decode<32> for BlockMXFP4 {
     const DTYPE: DType = DType::MXFP4;
 
     fn decode(&self, out: &mut [f32; 32]) {
         decode(self.d(), &self.quants(), out);
     }
+}
 
+impl Block<32> for BlockMXFP4 {
     /// The power of two with the least squared error, of that whose largest values have the exponent of the
     /// peak and its neighbors.
     fn encode(values: &[f32; 32]) -> Self {
@@ -154,20 +157,14 @@ fn mxfp4_with(values: &[f32; 32], e: i32) -> (f64, BlockMXFP4) {
     (error * scale * scale, block)
 }
 
-impl Block<32> for BlockIQ4_NL {
-    const DTYPE: DType = DType::IQ4_NL;
-
-    fn decode(&self, out: &mut [f32; 32]) {
-        decode(self.d(), &self.quants(), out);
-    }
-
-    fn encode(values: &[f32; 32]) -> Self {
+impl BlockIQ4_NL {
+    fn encode_with(values: &[f32; 32], weights: impl Weights) -> Self {
         let x = fit::load(values);
         let peak = fit::peak(&x);
-        let candidates = [search(&x), peak / -127.0].map(fit::to_f16);
+        let candidates = [search(&x, weights), peak / -127.0].map(fit::to_f16);
         let mut best = (f32::INFINITY, f16::ZERO, [0; 16]);
         for d in candidates.into_iter().chain([fit::unit_f16(peak, -127.0)]) {
-            let fitted = Fitted::new(&x, d.to_f32());
+            let fitted = Fitted::new(&x, weights, d.to_f32());
             if fitted.error < best.0 {
                 best = (fitted.error, d, fitted.packed());
             }
@@ -176,7 +173,55 @@ impl Block<32> for BlockIQ4_NL {
     }
 }
 
-impl Block<256> for BlockIQ4_XS {
+impl Decode<32> for BlockIQ4_NL {
+    const DTYPE: DType = DType::IQ4_NL;
+
+    fn decode(&self, out: &mut [f32; 32]) {
+        decode(self.d(), &self.quants(), out);
+    }
+}
+
+impl Block<32> for BlockIQ4_NL {
+    fn encode(values: &[f32; 32]) -> Self {
+        BlockIQ4_NL::encode_with(values, Equal)
+    }
+
+    fn encode_weighted(values: &[f32; 32], weights: &[f32; 32]) -> Self {
+        encode_weighted(values, weights, |weights| BlockIQ4_NL::encode_with(values, weights))
+    }
+}
+
+impl BlockIQ4_XS {
+    fn encode_with(values: &[f32; 256], weights: impl Weights) -> Self {
+        let x = fit::load(values);
+        let groups = x.as_chunks::<32>().0;
+        let mut block = BlockIQ4_XS { d: [0; 2], scales_h: [0; 2], scales_l: [0; 4], qs: [0; 128] };
+        let searched: [f32; 8] = std::array::from_fn(|j| search(&groups[j], weights.group(j, 32)));
+        let spanning: [f32; 8] = std::array::from_fn(|j| fit::peak(&groups[j]) / -127.0);
+        let unit = |scales: &[f32; 8]| fit::unit_f16(fit::peak(scales), -32.0);
+        let mut best = round_scales(groups, weights, unit(&searched), &searched, &[0.0]);
+        // The plain choice too, so that the result is never worse than that.
+        let plain = round_scales(groups, weights, unit(&spanning), &spanning, &[0.0]);
+        if plain.error < best.error {
+            best = plain;
+        }
+        let refitted =
+            round_scales(groups, weights, best.refit(groups, weights), &searched, &[0.0, -1.0, 1.0]);
+        if refitted.error < best.error {
+            best = refitted;
+        }
+        block.d = best.d.to_le_bytes();
+        for (j, (qs, scale)) in block.qs.as_chunks_mut::<16>().0.iter_mut().zip(best.scales).enumerate() {
+            *qs = Fitted::new(&groups[j], Equal, best.d.to_f32() * f32::from(scale)).packed();
+            let stored = (scale + 32) as u8;
+            block.scales_l[j / 2] |= (stored & 15) << (j % 2 * 4);
+            block.scales_h[j / 4] |= (stored >> 4) << (j % 4 * 2);
+        }
+        block
+    }
+}
+
+impl Decode<256> for BlockIQ4_XS {
     const DTYPE: DType = DType::IQ4_XS;
 
     fn decode(&self, out: &mut [f32; 256]) {
@@ -186,37 +231,20 @@ impl Block<256> for BlockIQ4_XS {
             decode(d * f32::from(self.scale(j)), quants, out);
         }
     }
+}
 
+impl Block<256> for BlockIQ4_XS {
     fn encode(values: &[f32; 256]) -> Self {
-        let x = fit::load(values);
-        let groups = x.as_chunks::<32>().0;
-        let mut block = BlockIQ4_XS { d: [0; 2], scales_h: [0; 2], scales_l: [0; 4], qs: [0; 128] };
-        let searched: [f32; 8] = std::array::from_fn(|j| search(&groups[j]));
-        let spanning: [f32; 8] = std::array::from_fn(|j| fit::peak(&groups[j]) / -127.0);
-        let unit = |scales: &[f32; 8]| fit::unit_f16(fit::peak(scales), -32.0);
-        let mut best = round_scales(groups, unit(&searched), &searched, &[0.0]);
-        // The plain choice too, so that the result is never worse than that.
-        let plain = round_scales(groups, unit(&spanning), &spanning, &[0.0]);
-        if plain.error < best.error {
-            best = plain;
-        }
-        let refitted = round_scales(groups, best.refit(groups), &searched, &[0.0, -1.0, 1.0]);
-        if refitted.error < best.error {
-            best = refitted;
-        }
-        block.d = best.d.to_le_bytes();
-        for (j, (qs, scale)) in block.qs.as_chunks_mut::<16>().0.iter_mut().zip(best.scales).enumerate() {
-            *qs = Fitted::new(&groups[j], best.d.to_f32() * f32::from(scale)).packed();
-            let stored = (scale + 32) as u8;
-            block.scales_l[j / 2] |= (stored & 15) << (j % 2 * 4);
-            block.scales_h[j / 4] |= (stored >> 4) << (j % 4 * 2);
-        }
-        block
+        BlockIQ4_XS::encode_with(values, Equal)
+    }
+
+    fn encode_weighted(values: &[f32; 256], weights: &[f32; 256]) -> Self {
+        encode_weighted(values, weights, |weights| BlockIQ4_XS::encode_with(values, weights))
     }
 }
 
-/// 32 values on the grid `scale * IQ4_VALUES`: their indices, the squared error, and the sums that the best
-/// scale for these indices needs.
+/// 32 values on the grid `scale * IQ4_VALUES`: their indices, the weighted squared error, and the weighted
+/// sums that the best scale for these indices needs.
 struct Fitted {
     indices: [u8; 32],
     error: f32,
@@ -225,16 +253,16 @@ struct Fitted {
 }
 
 impl Fitted {
-    fn new(x: &[f32; 32], scale: f32) -> Fitted {
+    fn new(x: &[f32; 32], weights: impl Weights, scale: f32) -> Fitted {
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
         let mut fitted = Fitted { indices: [0; 32], error: 0.0, xq: 0.0, qq: 0.0 };
-        for (index, &x) in fitted.indices.iter_mut().zip(x) {
-            let at = nearest(x * inverse);
+        for (i, (index, &x)) in fitted.indices.iter_mut().zip(x).enumerate() {
+            let (w, at) = (weights.at(i), nearest(x * inverse));
             let q = f32::from(IQ4_VALUES[at]);
             *index = at as u8;
-            fitted.error += (x - scale * q).powi(2);
-            fitted.xq += x * q;
-            fitted.qq += q * q;
+            fitted.error += w * (x - scale * q).powi(2);
+            fitted.xq += w * (x * q);
+            fitted.qq += w * (q * q);
         }
         fitted
     }
@@ -254,7 +282,7 @@ fn nearest(x: f32) -> usize {
 
 /// A good scale: the peak is tried at each of the outer values of the table, and the best of these grids is
 /// fitted to the values.
-fn search(x: &[f32; 32]) -> f32 {
+fn search(x: &[f32; 32], weights: impl Weights) -> f32 {
     let peak = fit::peak(x);
     if peak.abs() < fit::SMALLEST {
         return 0.0;
@@ -264,12 +292,12 @@ fn search(x: &[f32; 32]) -> f32 {
     for start in outer.map(|value| peak / f32::from(value)) {
         let mut scale = start;
         for _ in 0..4 {
-            let fitted = Fitted::new(x, scale);
+            let fitted = Fitted::new(x, weights, scale);
             if fitted.error >= best.0 {
                 break;
             }
             best = (fitted.error, scale);
-            // All indices have a value other than 0.
+            // All indices have a value other than 0, and all weights are above it.
             scale = fitted.xq / fitted.qq;
         }
     }
@@ -284,32 +312,39 @@ struct Choice {
 }
 
 /// Rounds the groups' scales to multiples of `d`, to those tried that leave the least error.
-fn round_scales(groups: &[[f32; 32]], d: f16, scales: &[f32; 8], tried: &[f32]) -> Choice {
+fn round_scales(
+    groups: &[[f32; 32]],
+    weights: impl Weights,
+    d: f16,
+    scales: &[f32; 8],
+    tried: &[f32],
+) -> Choice {
     let mut choice = Choice { error: 0.0, d, scales: [0; 8] };
     let d = d.to_f32();
-    for ((group, scale), stored) in groups.iter().zip(scales).zip(&mut choice.scales) {
+    for (j, (group, scale)) in groups.iter().zip(scales).enumerate() {
+        let weights = weights.group(j, 32);
         let nearest = fit::nearest(if d == 0.0 { 0.0 } else { scale / d }, -32.0, 31.0);
         let mut best = (f32::INFINITY, 0.0);
         for step in tried {
             let candidate = (nearest + step).clamp(-32.0, 31.0);
-            let error = Fitted::new(group, d * candidate).error;
+            let error = Fitted::new(group, weights, d * candidate).error;
             if error < best.0 {
                 best = (error, candidate);
             }
         }
         choice.error += best.0;
-        *stored = best.1 as i8;
+        choice.scales[j] = best.1 as i8;
     }
     choice
 }
 
 impl Choice {
     /// The scale of scales that is best for the choice's quants.
-    fn refit(&self, groups: &[[f32; 32]]) -> f16 {
+    fn refit(&self, groups: &[[f32; 32]], weights: impl Weights) -> f16 {
         let (mut xq, mut qq) = (0.0, 0.0);
-        for (group, scale) in groups.iter().zip(self.scales) {
+        for (j, (group, scale)) in groups.iter().zip(self.scales).enumerate() {
             let scale = f32::from(scale);
-            let fitted = Fitted::new(group, self.d.to_f32() * scale);
+            let fitted = Fitted::new(group, weights.group(j, 32), self.d.to_f32() * scale);
             xq += scale * fitted.xq;
             qq += scale * scale * fitted.qq;
         }

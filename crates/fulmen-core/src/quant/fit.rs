@@ -9,6 +9,8 @@
 //!
 //! All errors are measured, never derived from sums by subtraction, so the choice holds for values that
 //! nearly lie on a grid already.
+//!
+//! Errors count by [`Weights`]: [`Equal`] ones, or those that an importance matrix gives.
 
 use half::f16;
 
@@ -31,9 +33,59 @@ pub(super) struct Grid {
     pub(super) hi: f32,
 }
 
-/// How values lie on a grid: sums over the quants `q` nearest to them and over what remains, `r`.
+/// How much the error of each value counts.
+pub(super) trait Weights: Copy {
+    /// Whether they are all 1.
+    const EQUAL: bool;
+
+    /// That of value `i`.
+    fn at(self, i: usize) -> f32;
+
+    /// Those of group `j` of `len` values.
+    fn group(self, j: usize, len: usize) -> Self;
+}
+
+/// All values count the same.
+#[derive(Clone, Copy)]
+pub(super) struct Equal;
+
+impl Weights for Equal {
+    const EQUAL: bool = true;
+
+    #[inline(always)]
+    fn at(self, _: usize) -> f32 {
+        1.0
+    }
+
+    #[inline(always)]
+    fn group(self, _: usize, _: usize) -> Equal {
+        Equal
+    }
+}
+
+/// A weight for each value, from 0 to 1.
+#[derive(Clone, Copy)]
+pub(super) struct Given<'a>(pub(super) &'a [f32]);
+
+impl Weights for Given<'_> {
+    const EQUAL: bool = false;
+
+    #[inline(always)]
+    fn at(self, i: usize) -> f32 {
+        self.0[i]
+    }
+
+    #[inline(always)]
+    fn group(self, j: usize, len: usize) -> Self {
+        Given(&self.0[j * len..][..len])
+    }
+}
+
+/// How values lie on a grid: weighted sums over the quants `q` nearest to them and over what remains, `r`.
 pub(super) struct Fit {
     pub(super) error: f32,
+    /// The sum of the weights.
+    pub(super) w: f32,
     pub(super) r: f32,
     pub(super) q: f32,
     pub(super) rq: f32,
@@ -69,25 +121,37 @@ impl Grid {
 
     /// Lays the values on the grid.
     #[inline(always)]
-    pub(super) fn fit<const N: usize>(&self, x: &[f32; N]) -> Fit {
+    pub(super) fn fit<const N: usize>(&self, x: &[f32; N], weights: impl Weights) -> Fit {
+        let [error, r, q, rq, qq, w] = self.sums(x, weights).map(|lanes| lanes.iter().sum());
+        Fit { error, w, r, q, rq, qq }
+    }
+
+    #[inline(always)]
+    fn sums<const N: usize, W: Weights>(&self, x: &[f32; N], weights: W) -> [[f32; LANES]; 6] {
         const { assert!(N.is_multiple_of(LANES)) };
         let Grid { scale, offset, lo, hi } = *self;
         let inverse = inverse(scale);
-        let mut sums = [[0.0f32; LANES]; 5];
-        for x in x.as_chunks::<LANES>().0 {
+        let mut sums = [[0.0f32; LANES]; 6];
+        for (chunk, x) in x.as_chunks::<LANES>().0.iter().enumerate() {
             for l in 0..LANES {
+                let w = weights.at(chunk * LANES + l);
                 let above = x[l] - offset;
                 let q = nearest(above * inverse, lo, hi);
                 let r = above - scale * q;
-                sums[0][l] += r * r;
-                sums[1][l] += r;
-                sums[2][l] += q;
-                sums[3][l] += r * q;
-                sums[4][l] += q * q;
+                sums[0][l] += w * (r * r);
+                sums[1][l] += w * r;
+                sums[2][l] += w * q;
+                sums[3][l] += w * (r * q);
+                sums[4][l] += w * (q * q);
+                if !W::EQUAL {
+                    sums[5][l] += w;
+                }
             }
         }
-        let [error, r, q, rq, qq] = sums.map(|lanes| lanes.iter().sum());
-        Fit { error, r, q, rq, qq }
+        if W::EQUAL {
+            sums[5] = [(N / LANES) as f32; LANES];
+        }
+        sums
     }
 
     /// The quants of the values.
@@ -106,16 +170,18 @@ impl Grid {
         Grid { scale: self.scale + step, ..*self }
     }
 
-    /// The best grid for the quants of a fit of `n` values, its offset not above `ceiling`.
+    /// The best grid for the quants of a fit, its offset not above `ceiling`.
     #[inline(always)]
-    fn refitted(&self, fit: &Fit, n: f32, ceiling: f32) -> Grid {
-        let det = n * fit.qq - fit.q * fit.q;
-        // Quants are integers, so this is zero (all quants equal) or at least n - 1.
-        if det < 0.5 {
+    fn refitted<W: Weights>(&self, fit: &Fit, ceiling: f32) -> Grid {
+        let det = fit.w * fit.qq - fit.q * fit.q;
+        // With equal weights this is zero (all quants equal) or at least the number of values less 1, because
+        // quants are integers. With others, less than this part of its terms is their rounding.
+        let least = if W::EQUAL { 0.5 } else { fit.w * fit.qq * 4e-6 };
+        if det < least || det <= 0.0 {
             return *self;
         }
-        let step = (n * fit.rq - fit.q * fit.r) / det;
-        let offset = self.offset + (fit.r - step * fit.q) / n;
+        let step = (fit.w * fit.rq - fit.q * fit.r) / det;
+        let offset = self.offset + (fit.r - step * fit.q) / fit.w;
         if offset <= ceiling {
             return Grid { scale: self.scale + step, offset, ..*self };
         }
@@ -174,15 +240,16 @@ pub(super) fn unit_f16(greatest: f32, steps: f32) -> f16 {
 #[inline(always)]
 fn descend<const N: usize>(
     x: &[f32; N],
+    weights: impl Weights,
     start: Grid,
     rounds: usize,
     next: impl Fn(&Grid, &Fit) -> Grid,
 ) -> (f32, Grid) {
-    let fit = start.fit(x);
+    let fit = start.fit(x, weights);
     let mut best = (fit.error, start);
     let mut grid = next(&start, &fit);
     for round in 0..rounds {
-        let fit = grid.fit(x);
+        let fit = grid.fit(x, weights);
         if fit.error >= best.0 {
             break;
         }
@@ -201,14 +268,15 @@ pub(super) fn spanning_scale<const N: usize>(x: &[f32; N], n: f32) -> f32 {
 }
 
 /// A good scale for quants `-n..n`.
-pub(super) fn search_scale<const N: usize>(x: &[f32; N], n: f32) -> f32 {
+pub(super) fn search_scale<const N: usize>(x: &[f32; N], weights: impl Weights, n: f32) -> f32 {
     let peak = peak(x);
     if peak.abs() < SMALLEST {
         return 0.0;
     }
     let starts = SYM_STARTS.iter().map(|steps| peak / -(n + steps));
     let starts = starts.chain(SYM_FLIPPED.iter().map(|steps| peak / (n + steps)));
-    best_of(x, starts.map(|scale| Grid::symmetric(scale, n)), |grid, fit| grid.rescaled(fit)).scale
+    let starts = starts.map(|scale| Grid::symmetric(scale, n));
+    best_of(x, weights, starts, |grid, fit| grid.rescaled(fit)).scale
 }
 
 /// How many steps more (or less) than `n` the peak is from zero on the grids tried: on the side that has
@@ -225,7 +293,12 @@ pub(super) fn spanning_grid<const N: usize>(x: &[f32; N], top: f32, ceiling: f32
 }
 
 /// A good grid with quants `0..=top`, its offset not above `ceiling`.
-pub(super) fn search_grid<const N: usize>(x: &[f32; N], top: f32, ceiling: f32) -> Grid {
+pub(super) fn search_grid<const N: usize, W: Weights>(
+    x: &[f32; N],
+    weights: W,
+    top: f32,
+    ceiling: f32,
+) -> Grid {
     let spanning = spanning_grid(x, top, ceiling);
     let range = spanning.scale * top;
     if range < SMALLEST {
@@ -235,7 +308,7 @@ pub(super) fn search_grid<const N: usize>(x: &[f32; N], top: f32, ceiling: f32) 
         let scale = range / (top + below + above);
         Grid::above(scale, (spanning.offset + below * scale).min(ceiling), top)
     });
-    best_of(x, starts, |grid, fit| grid.refitted(fit, N as f32, ceiling))
+    best_of(x, weights, starts, |grid, fit| grid.refitted::<W>(fit, ceiling))
 }
 
 /// How many steps the grids tried leave out at the lower and at the upper end.
@@ -255,15 +328,16 @@ const MIN_STARTS: [(f32, f32); 9] = [
 #[inline(always)]
 fn best_of<const N: usize>(
     x: &[f32; N],
+    weights: impl Weights,
     starts: impl Iterator<Item = Grid>,
     next: impl Fn(&Grid, &Fit) -> Grid,
 ) -> Grid {
     let mut best = (f32::INFINITY, Grid::symmetric(0.0, 1.0));
     for start in starts {
-        let found = descend(x, start, 1, &next);
+        let found = descend(x, weights, start, 1, &next);
         if found.0 < best.0 {
             best = found;
         }
     }
-    descend(x, best.1, 3, &next).1
+    descend(x, weights, best.1, 3, &next).1
 }

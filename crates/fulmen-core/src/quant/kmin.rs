@@ -1,7 +1,7 @@
 //! The formats with blocks of 256, scales and minima: Q2_K, Q4_K, Q5_K.
 
-use super::fit::{self, Grid};
-use super::{Block, f16_field, planes};
+use super::fit::{self, Equal, Grid, Weights};
+use super::{Block, Decode, encode_weighted, f16_field, planes};
 use crate::DType;
 use bytemuck::{Pod, Zeroable};
 use half::f16;
@@ -177,45 +177,81 @@ fn pack_scale_min(scale_min: &[(u8, u8); 8]) -> [u8; 12] {
     scales
 }
 
-impl Block<256> for BlockQ2_K {
+impl BlockQ2_K {
+    fn encode_with(values: &[f32; 256], weights: impl Weights) -> Self {
+        let (choice, quants) = encode::<16, 16>(values, weights, 3.0, 15.0);
+        BlockQ2_K::new(choice.d, choice.dmin, &choice.scale_min, &quants)
+    }
+}
+
+impl Decode<256> for BlockQ2_K {
     const DTYPE: DType = DType::Q2_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
         let scale_min: [_; 16] = std::array::from_fn(|j| self.scale_min(j));
         decode::<16, 16>(self.d(), self.dmin(), &scale_min, &self.quants(), out);
     }
+}
 
+impl Block<256> for BlockQ2_K {
     fn encode(values: &[f32; 256]) -> Self {
-        let (choice, quants) = encode::<16, 16>(values, 3.0, 15.0);
-        BlockQ2_K::new(choice.d, choice.dmin, &choice.scale_min, &quants)
+        BlockQ2_K::encode_with(values, Equal)
+    }
+
+    fn encode_weighted(values: &[f32; 256], weights: &[f32; 256]) -> Self {
+        encode_weighted(values, weights, |weights| BlockQ2_K::encode_with(values, weights))
     }
 }
 
-impl Block<256> for BlockQ4_K {
+impl BlockQ4_K {
+    fn encode_with(values: &[f32; 256], weights: impl Weights) -> Self {
+        let (choice, quants) = encode::<32, 8>(values, weights, 15.0, 63.0);
+        BlockQ4_K::new(choice.d, choice.dmin, &choice.scale_min, &quants)
+    }
+}
+
+impl Decode<256> for BlockQ4_K {
     const DTYPE: DType = DType::Q4_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
         let scale_min: [_; 8] = std::array::from_fn(|j| self.scale_min(j));
         decode::<32, 8>(self.d(), self.dmin(), &scale_min, &self.quants(), out);
     }
+}
 
+impl Block<256> for BlockQ4_K {
     fn encode(values: &[f32; 256]) -> Self {
-        let (choice, quants) = encode::<32, 8>(values, 15.0, 63.0);
-        BlockQ4_K::new(choice.d, choice.dmin, &choice.scale_min, &quants)
+        BlockQ4_K::encode_with(values, Equal)
+    }
+
+    fn encode_weighted(values: &[f32; 256], weights: &[f32; 256]) -> Self {
+        encode_weighted(values, weights, |weights| BlockQ4_K::encode_with(values, weights))
     }
 }
 
-impl Block<256> for BlockQ5_K {
+impl BlockQ5_K {
+    fn encode_with(values: &[f32; 256], weights: impl Weights) -> Self {
+        let (choice, quants) = encode::<32, 8>(values, weights, 31.0, 63.0);
+        BlockQ5_K::new(choice.d, choice.dmin, &choice.scale_min, &quants)
+    }
+}
+
+impl Decode<256> for BlockQ5_K {
     const DTYPE: DType = DType::Q5_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
         let scale_min: [_; 8] = std::array::from_fn(|j| self.scale_min(j));
         decode::<32, 8>(self.d(), self.dmin(), &scale_min, &self.quants(), out);
     }
+}
 
+impl Block<256> for BlockQ5_K {
     fn encode(values: &[f32; 256]) -> Self {
-        let (choice, quants) = encode::<32, 8>(values, 31.0, 63.0);
-        BlockQ5_K::new(choice.d, choice.dmin, &choice.scale_min, &quants)
+        BlockQ5_K::encode_with(values, Equal)
+    }
+
+    fn encode_weighted(values: &[f32; 256], weights: &[f32; 256]) -> Self {
+        encode_weighted(values, weights, |weights| BlockQ5_K::encode_with(values, weights))
     }
 }
 
@@ -259,6 +295,7 @@ impl<const S: usize> Choice<S> {
 /// Minima are stored without a sign, so no group's offset may lie above zero.
 fn encode<const G: usize, const S: usize>(
     values: &[f32; 256],
+    weights: impl Weights,
     top: f32,
     steps: f32,
 ) -> (Choice<S>, [i8; 256]) {
@@ -268,20 +305,22 @@ fn encode<const G: usize, const S: usize>(
     if fit::peak(&x).abs() < fit::SMALLEST {
         return (Choice { error: 0.0, d: f16::ZERO, dmin: f16::ZERO, scale_min: [(0, 0); S] }, quants);
     }
-    let searched: [Grid; S] = std::array::from_fn(|j| fit::search_grid(&groups[j], top, 0.0));
+    let search = |j: usize| fit::search_grid(&groups[j], weights.group(j, G), top, 0.0);
+    let searched: [Grid; S] = std::array::from_fn(search);
     let spanning: [Grid; S] = std::array::from_fn(|j| fit::spanning_grid(&groups[j], top, 0.0));
     let units = |grids: &[Grid; S]| {
         let scale = grids.iter().map(|grid| grid.scale).fold(0.0, f32::max);
         let min = grids.iter().map(|grid| -grid.offset).fold(0.0, f32::max);
         (fit::unit_f16(scale, steps), fit::unit_f16(min, steps))
     };
-    let mut best = round_grids(groups, units(&searched), &searched, top, steps, NEAREST);
+    let mut best = round_grids(groups, weights, units(&searched), &searched, (top, steps), NEAREST);
     // The plain choice too, so that the result is never worse than that.
-    let plain = round_grids(groups, units(&spanning), &spanning, top, steps, NEAREST);
+    let plain = round_grids(groups, weights, units(&spanning), &spanning, (top, steps), NEAREST);
     if plain.error < best.error {
         best = plain;
     }
-    let refitted = round_grids(groups, refit(groups, &best, top), &searched, top, steps, NEIGHBOURS);
+    let units = refit(groups, weights, &best, top);
+    let refitted = round_grids(groups, weights, units, &searched, (top, steps), NEIGHBOURS);
     if refitted.error < best.error {
         best = refitted;
     }
@@ -298,10 +337,10 @@ const NEIGHBOURS: &[f32] = &[0.0, -1.0, 1.0];
 /// Rounds the groups' grids to multiples of the units, to those tried that leave the least error.
 fn round_grids<const G: usize, const S: usize>(
     groups: &[[f32; G]],
+    weights: impl Weights,
     (d, dmin): (f16, f16),
     grids: &[Grid; S],
-    top: f32,
-    steps: f32,
+    (top, steps): (f32, f32),
     tried: &[f32],
 ) -> Choice<S> {
     let mut choice = Choice { error: 0.0, d, dmin, scale_min: [(0, 0); S] };
@@ -310,7 +349,8 @@ fn round_grids<const G: usize, const S: usize>(
         let steps_of = if unit == 0.0 { 0.0 } else { x / unit };
         fit::nearest(steps_of, 0.0, steps)
     };
-    for ((group, grid), stored) in groups.iter().zip(grids).zip(&mut choice.scale_min) {
+    for (j, (group, grid)) in groups.iter().zip(grids).enumerate() {
+        let weights = weights.group(j, G);
         let nearest = multiple(grid.scale, d);
         let min = multiple(-grid.offset, dmin);
         let mut best = (f32::INFINITY, 0.0, 0.0);
@@ -318,27 +358,32 @@ fn round_grids<const G: usize, const S: usize>(
             let scale = (nearest + step).clamp(0.0, steps);
             for step in tried {
                 let min = (min + step).clamp(0.0, steps);
-                let error = Grid::above(d * scale, -(dmin * min), top).fit(group).error;
+                let error = Grid::above(d * scale, -(dmin * min), top).fit(group, weights).error;
                 if error < best.0 {
                     best = (error, scale, min);
                 }
             }
         }
         choice.error += best.0;
-        *stored = (best.1 as u8, best.2 as u8);
+        choice.scale_min[j] = (best.1 as u8, best.2 as u8);
     }
     choice
 }
 
 /// The units that are best for a choice's quants, by a linear fit in both.
-fn refit<const G: usize, const S: usize>(groups: &[[f32; G]], choice: &Choice<S>, top: f32) -> (f16, f16) {
+fn refit<const G: usize, const S: usize>(
+    groups: &[[f32; G]],
+    weights: impl Weights,
+    choice: &Choice<S>,
+    top: f32,
+) -> (f16, f16) {
     let (mut uu, mut uv, mut vv, mut ru, mut rv) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for (j, group) in groups.iter().enumerate() {
-        let fit = choice.grid(j, top).fit(group);
+        let fit = choice.grid(j, top).fit(group, weights.group(j, G));
         let (scale, min) = (f32::from(choice.scale_min[j].0), f32::from(choice.scale_min[j].1));
         uu += scale * scale * fit.qq;
         uv -= scale * min * fit.q;
-        vv += min * min * G as f32;
+        vv += min * min * fit.w;
         ru += scale * fit.rq;
         rv -= min * fit.r;
     }

@@ -1,7 +1,7 @@
 //! The formats with blocks of 256 and scales without minima: Q3_K, Q6_K, Q8_K.
 
-use super::fit::{self, Fit, Grid};
-use super::{Block, f16_field, planes};
+use super::fit::{self, Equal, Fit, Grid, Weights};
+use super::{Block, Decode, encode_weighted, f16_field, planes};
 use crate::DType;
 use bytemuck::{Pod, Zeroable};
 use half::f16;
@@ -133,33 +133,57 @@ impl BlockQ8_K {
     }
 }
 
-impl Block<256> for BlockQ3_K {
+impl BlockQ3_K {
+    fn encode_with(values: &[f32; 256], weights: impl Weights) -> Self {
+        let (d, scales, quants) = encode(values, weights, 4.0, 32.0);
+        BlockQ3_K::new(d, &scales, &quants)
+    }
+}
+
+impl Decode<256> for BlockQ3_K {
     const DTYPE: DType = DType::Q3_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
         decode(self.d(), std::array::from_fn(|j| self.scale(j)), &self.quants(), out);
     }
+}
 
+impl Block<256> for BlockQ3_K {
     fn encode(values: &[f32; 256]) -> Self {
-        let (d, scales, quants) = encode(values, 4.0, 32.0);
-        BlockQ3_K::new(d, &scales, &quants)
+        BlockQ3_K::encode_with(values, Equal)
+    }
+
+    fn encode_weighted(values: &[f32; 256], weights: &[f32; 256]) -> Self {
+        encode_weighted(values, weights, |weights| BlockQ3_K::encode_with(values, weights))
     }
 }
 
-impl Block<256> for BlockQ6_K {
+impl BlockQ6_K {
+    fn encode_with(values: &[f32; 256], weights: impl Weights) -> Self {
+        let (d, scales, quants) = encode(values, weights, 32.0, 128.0);
+        BlockQ6_K::new(d, &scales, &quants)
+    }
+}
+
+impl Decode<256> for BlockQ6_K {
     const DTYPE: DType = DType::Q6_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
         decode(self.d(), self.scales, &self.quants(), out);
     }
+}
 
+impl Block<256> for BlockQ6_K {
     fn encode(values: &[f32; 256]) -> Self {
-        let (d, scales, quants) = encode(values, 32.0, 128.0);
-        BlockQ6_K::new(d, &scales, &quants)
+        BlockQ6_K::encode_with(values, Equal)
+    }
+
+    fn encode_weighted(values: &[f32; 256], weights: &[f32; 256]) -> Self {
+        encode_weighted(values, weights, |weights| BlockQ6_K::encode_with(values, weights))
     }
 }
 
-impl Block<256> for BlockQ8_K {
+impl Decode<256> for BlockQ8_K {
     const DTYPE: DType = DType::Q8_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
@@ -168,7 +192,9 @@ impl Block<256> for BlockQ8_K {
             *out = d * f32::from(*q);
         }
     }
+}
 
+impl Block<256> for BlockQ8_K {
     /// Spans the values: the format is for activations, where time counts and the step is small.
     fn encode(values: &[f32; 256]) -> Self {
         // A little below the greatest f32 / 127, so that d * 127 stays finite when rounded.
@@ -204,23 +230,25 @@ struct Choice {
 }
 
 /// Chooses scales `-s..s` and quants `-n..n`.
-fn encode(values: &[f32; 256], n: f32, s: f32) -> (f16, [i8; 16], [i8; 256]) {
+fn encode(values: &[f32; 256], weights: impl Weights, n: f32, s: f32) -> (f16, [i8; 16], [i8; 256]) {
     let x = fit::load(values);
     let groups = x.as_chunks::<16>().0;
     let mut quants = [0; 256];
     if fit::peak(&x).abs() < fit::SMALLEST {
         return (f16::ZERO, [0; 16], quants);
     }
-    let searched: [f32; 16] = std::array::from_fn(|j| fit::search_scale(&groups[j], n));
+    let search = |j: usize| fit::search_scale(&groups[j], weights.group(j, 16), n);
+    let searched: [f32; 16] = std::array::from_fn(search);
     let spanning: [f32; 16] = std::array::from_fn(|j| fit::spanning_scale(&groups[j], n));
     let unit = |scales: &[f32; 16]| fit::unit_f16(fit::peak(scales), -s);
-    let mut best = round_scales(groups, unit(&searched), &searched, n, s, NEAREST);
+    let mut best = round_scales(groups, weights, unit(&searched), &searched, (n, s), NEAREST);
     // The plain choice too, so that the result is never worse than that.
-    let plain = round_scales(groups, unit(&spanning), &spanning, n, s, NEAREST);
+    let plain = round_scales(groups, weights, unit(&spanning), &spanning, (n, s), NEAREST);
     if plain.error < best.error {
         best = plain;
     }
-    let refitted = round_scales(groups, refit(groups, &best, n), &searched, n, s, NEIGHBOURS);
+    let unit = refit(groups, weights, &best, n);
+    let refitted = round_scales(groups, weights, unit, &searched, (n, s), NEIGHBOURS);
     if refitted.error < best.error {
         best = refitted;
     }
@@ -235,32 +263,40 @@ const NEAREST: &[f32] = &[0.0];
 const NEIGHBOURS: &[f32] = &[0.0, -1.0, 1.0];
 
 /// Rounds the groups' scales to multiples of `d`, to those tried that leave the least error.
-fn round_scales(groups: &[[f32; 16]], d: f16, scales: &[f32; 16], n: f32, s: f32, tried: &[f32]) -> Choice {
+fn round_scales(
+    groups: &[[f32; 16]],
+    weights: impl Weights,
+    d: f16,
+    scales: &[f32; 16],
+    (n, s): (f32, f32),
+    tried: &[f32],
+) -> Choice {
     let mut choice = Choice { error: 0.0, d, scales: [0; 16] };
     let d = d.to_f32();
-    for ((group, scale), stored) in groups.iter().zip(scales).zip(&mut choice.scales) {
+    for (j, (group, scale)) in groups.iter().zip(scales).enumerate() {
+        let weights = weights.group(j, 16);
         let nearest = fit::nearest(if d == 0.0 { 0.0 } else { scale / d }, -s, s - 1.0);
         let mut best = (f32::INFINITY, 0.0);
         for step in tried {
             let candidate = (nearest + step).clamp(-s, s - 1.0);
-            let error = Grid::symmetric(d * candidate, n).fit(group).error;
+            let error = Grid::symmetric(d * candidate, n).fit(group, weights).error;
             if error < best.0 {
                 best = (error, candidate);
             }
         }
         choice.error += best.0;
-        *stored = best.1 as i8;
+        choice.scales[j] = best.1 as i8;
     }
     choice
 }
 
 /// The scale of scales that is best for a choice's quants.
-fn refit(groups: &[[f32; 16]], choice: &Choice, n: f32) -> f16 {
+fn refit(groups: &[[f32; 16]], weights: impl Weights, choice: &Choice, n: f32) -> f16 {
     let d = choice.d.to_f32();
     let (mut rq, mut qq) = (0.0, 0.0);
-    for (group, scale) in groups.iter().zip(choice.scales) {
+    for (j, (group, scale)) in groups.iter().zip(choice.scales).enumerate() {
         let scale = f32::from(scale);
-        let fit: Fit = Grid::symmetric(d * scale, n).fit(group);
+        let fit: Fit = Grid::symmetric(d * scale, n).fit(group, weights.group(j, 16));
         rq += scale * fit.rq;
         qq += scale * scale * fit.qq;
     }

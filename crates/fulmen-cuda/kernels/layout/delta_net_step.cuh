@@ -28,6 +28,6 @@ ASSERT_FIELD(DeltaNetStepArgs, rows, StateRows, 120, 32);
 ASSERT_FIELD(DeltaNetStepArgs, n_k_heads, u32, 152, 4);
 ASSERT_FIELD(DeltaNetStepArgs, n_v_heads, u32, 156, 4);
 ASSERT_FIELD(DeltaNetStepArgs, head_dim, u32, 160, 4);
-ASSERT_FIELD(DeltaNetStepArgs, tiled, u32, 164, 4);
+ASSERT_FIELD(DeltaNetStepArgs, key_head_modulo, u32, 164, 4);
 ASSERT_FIELD(DeltaNetStepArgs, epsilon, float, 168, 4);
 ASSERT_FIELD(DeltaNetStepArgs, norm_epsilon, float, 172, 4);

@@ -23,7 +23,7 @@ ASSERT_POINTER(ExpertSortArgs, order, 8, 8);
 ASSERT_POINTER(ExpertSortArgs, tiles, 16, 8);
 ASSERT_POINTER(ExpertSortArgs, fault, 24, 8);
 ASSERT_FIELD(ExpertSortArgs, pairs, u32, 32, 4);
-ASSERT_FIELD(ExpertSortArgs, top, u32, 36, 4);
+ASSERT_FIELD(ExpertSortArgs, top_k, u32, 36, 4);
 ASSERT_FIELD(ExpertSortArgs, n_experts, u32, 40, 4);
 ASSERT_FIELD(ExpertSortArgs, max_tiles, u32, 44, 4);
 

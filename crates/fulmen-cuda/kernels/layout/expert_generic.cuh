@@ -17,7 +17,7 @@ ASSERT_FIELD(ExpertGenericArgs, activation, GatedActivation, 64, 16);
 ASSERT_FIELD(ExpertGenericArgs, n, u32, 80, 4);
 ASSERT_FIELD(ExpertGenericArgs, k, u32, 84, 4);
 ASSERT_FIELD(ExpertGenericArgs, n_experts, u32, 88, 4);
-ASSERT_FIELD(ExpertGenericArgs, top, u32, 92, 4);
+ASSERT_FIELD(ExpertGenericArgs, top_k, u32, 92, 4);
 ASSERT_FIELD(ExpertGenericArgs, pairs_per_row_of_x, u32, 96, 4);
 ASSERT_FIELD(ExpertGenericArgs, aligned, u32, 100, 4);
 
@@ -26,4 +26,4 @@ ASSERT_POINTER(ExpertSumArgs, pairs, 0, 8);
 ASSERT_POINTER(ExpertSumArgs, residual, 8, 8);
 ASSERT_POINTER(ExpertSumArgs, out, 16, 8);
 ASSERT_FIELD(ExpertSumArgs, n, u32, 24, 4);
-ASSERT_FIELD(ExpertSumArgs, top, u32, 28, 4);
+ASSERT_FIELD(ExpertSumArgs, top_k, u32, 28, 4);

@@ -28,6 +28,6 @@ ASSERT_FIELD(DeltaChunksArgs, chunks, u32, 84, 4);
 ASSERT_FIELD(DeltaChunksArgs, n_k_heads, u32, 88, 4);
 ASSERT_FIELD(DeltaChunksArgs, n_v_heads, u32, 92, 4);
 ASSERT_FIELD(DeltaChunksArgs, head_dim, u32, 96, 4);
-ASSERT_FIELD(DeltaChunksArgs, tiled, u32, 100, 4);
+ASSERT_FIELD(DeltaChunksArgs, key_head_modulo, u32, 100, 4);
 ASSERT_FIELD(DeltaChunksArgs, epsilon, float, 104, 4);
 ASSERT_FIELD(DeltaChunksArgs, unused, u32, 108, 4);

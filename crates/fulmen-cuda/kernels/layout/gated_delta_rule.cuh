@@ -19,6 +19,6 @@ ASSERT_FIELD(GatedDeltaRuleArgs, rows, StateRows, 56, 32);
 ASSERT_FIELD(GatedDeltaRuleArgs, n_k_heads, u32, 88, 4);
 ASSERT_FIELD(GatedDeltaRuleArgs, n_v_heads, u32, 92, 4);
 ASSERT_FIELD(GatedDeltaRuleArgs, head_dim, u32, 96, 4);
-ASSERT_FIELD(GatedDeltaRuleArgs, tiled, u32, 100, 4);
+ASSERT_FIELD(GatedDeltaRuleArgs, key_head_modulo, u32, 100, 4);
 ASSERT_FIELD(GatedDeltaRuleArgs, epsilon, float, 104, 4);
 ASSERT_FIELD(GatedDeltaRuleArgs, unused, u32, 108, 4);

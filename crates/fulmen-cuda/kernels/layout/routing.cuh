@@ -11,7 +11,7 @@ ASSERT_CONSTANT(SELECTED_SOFTMAX, 2);
 ASSERT_STRUCT(RouteRule, 32);
 ASSERT_POINTER(RouteRule, bias, 0, 8);
 ASSERT_FIELD(RouteRule, n_experts, u32, 8, 4);
-ASSERT_FIELD(RouteRule, top, u32, 12, 4);
+ASSERT_FIELD(RouteRule, top_k, u32, 12, 4);
 ASSERT_FIELD(RouteRule, scores, u32, 16, 4);
 ASSERT_FIELD(RouteRule, renormalize, u32, 20, 4);
 ASSERT_FIELD(RouteRule, scale, float, 24, 4);

@@ -5,13 +5,21 @@
 // kernels have completed and their writes are visible. `pdl_launch_dependents` lets the next kernel start on
 // free SMs.
 //
-// The exception is attention_decode.cu, which reads before its `pdl_wait`:
-// - Positions and sequences. A kernel that writes them must not call `pdl_launch_dependents`: no later kernel
-//   then starts before its last block has exited. advance.cu, which writes positions, does not.
-// - With the fused store, the KV cache and its page table. The plan of a program fuses the store only where
-//   no earlier call that writes this cache may still be running (forward.rs), and the first call of a program
-//   starts after everything before it has finished.
-// Other kernels may call `pdl_launch_dependents` at any time.
+// Three kernels read data that other kernels write before their `pdl_wait`:
+// - attention_decode.cu: positions, sequences, and with the fused store the KV cache.
+// - delta_net_step.cu: sequences and both recurrent states.
+// - expert_gemv.cu, down with forwarded x: the expert ids.
+//
+// This is safe as long as the kernels before them keep these rules:
+// - A kernel that writes positions or sequences (advance.cu), or that may copy KV pages (copy.cu), must not
+//   call `pdl_launch_dependents`: no later kernel then starts before its last block has exited.
+// - Expert gate-up calls it only after its own `pdl_wait`. When down starts, all kernels before gate-up have
+//   therefore completed, the one that writes the ids among them.
+// - A plan fuses the KV store into attention, or the calls of a delta net into one, only where no earlier
+//   call of the program that writes this cache or state may still be running (forward.rs). The first call of
+//   a program starts after everything before it has finished.
+// All other kernels may call `pdl_launch_dependents` at any time. Only the host writes page tables, between
+// launches.
 #pragma once
 #include "types.cuh"
 

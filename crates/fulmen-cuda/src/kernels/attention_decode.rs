@@ -1,7 +1,8 @@
 //! Decode attention over a KV cache, with f16 and Q8_0 fused with the q/k RMS norm, RoPE and the KV store
 //! (`attention_decode.cu`, `attention_decode_q8_0.cu`, `attention_decode_f32.cu`,
-//! `attention_decode_odd.cu`, and `*_scores.cu` with windows, capping, temperature and sinks): 1 to 16 rows
-//! of one sequence, a decode batch of up to 1024 rows, or the decode rows of a mixed step.
+//! `attention_decode_other_dims.cu`, and `*_scores.cu` with score modifiers: windows, capping, temperature
+//! and sinks): 1 to 16 rows of one sequence, a decode batch of up to 1024 rows, or the decode rows of a mixed
+//! step.
 
 use bytemuck::Zeroable;
 use fulmen_core::{
@@ -74,8 +75,8 @@ const MAX_ROWS: u32 = 16;
 /// Most rows of a decode batch.
 const MAX_BATCH: u32 = 1024;
 
-/// Most rows with the fused store, unless hardly any two are of one sequence: each row stores what the rows
-/// of its sequence before it do, too.
+/// Most rows with the fused store, unless there are clusters and the call says that its rows decode, so that
+/// hardly any two are of one sequence: each row stores what the rows of its sequence before it do, too.
 const MAX_FUSED_STORE_ROWS: u32 = 32;
 
 /// Upper bound of the kernel's static shared memory.
@@ -284,11 +285,11 @@ impl LaunchConfig {
         let (clustered, head_dim) = (caps.has_clusters(), heads.head_dim);
         let group = heads.n_heads.checked_div(heads.n_kv_heads)?;
         let parts = group.div_ceil(MAX_GROUP).max(1);
-        // Without kernels of their own for a single row and for mixed steps.
-        let odd = !matches!(head_dim, 64 | 128 | 256) || dtype == DType::F32;
-        let single_row = call.m == 1 && !mixed && !odd && parts == 1;
+        // No kernels of their own for a single row and for mixed steps.
+        let cluster_entries_only = !matches!(head_dim, 64 | 128 | 256) || dtype == DType::F32;
+        let single_row = call.m == 1 && !mixed && !cluster_entries_only && parts == 1;
         let stages = match (dtype, head_dim) {
-            _ if odd && mixed => return None,
+            _ if cluster_entries_only && mixed => return None,
             (DType::F16, 64 | 128) if single_row => 2,
             (DType::F16, 128) if clustered => 3,
             (DType::F16, 128) => 2,
@@ -374,8 +375,8 @@ impl LaunchConfig {
     fn file(self) -> &'static str {
         match (self.head_dim, self.scores) {
             (64 | 128, _) => self.name(),
-            (_, false) => "attention_decode_odd",
-            (_, true) => "attention_decode_odd_scores",
+            (_, false) => "attention_decode_other_dims",
+            (_, true) => "attention_decode_other_dims_scores",
         }
     }
 
@@ -447,7 +448,7 @@ fn combine(
     rows: u32,
 ) -> Result<(), BackendError> {
     let entry = format!("attention_decode_combine_{head_dim}");
-    let file = if matches!(head_dim, 64 | 128) { "attention_decode" } else { "attention_decode_odd" };
+    let file = if matches!(head_dim, 64 | 128) { "attention_decode" } else { "attention_decode_other_dims" };
     let threads = 32 * AMPERE_WARPS;
     let blocks = queue.blocks(&entry, width.div_ceil(threads).into())?;
     Ok(queue.launch(&Launch::new(file, &entry, blocks, threads).rows(rows), args)?)

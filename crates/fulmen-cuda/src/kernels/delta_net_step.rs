@@ -42,7 +42,7 @@ kernel_args! {
         n_k_heads: u32,
         n_v_heads: u32,
         head_dim: u32,
-        tiled: u32,
+        key_head_modulo: u32,
         epsilon: f32,
         norm_epsilon: f32,
     }
@@ -166,7 +166,7 @@ impl DeltaNetStep<'_> {
             n_k_heads: heads.n_k_heads,
             n_v_heads: heads.n_v_heads,
             head_dim: heads.head_dim,
-            tiled: (heads.order == KeyHeadOrder::Tiled).into(),
+            key_head_modulo: (heads.order == KeyHeadOrder::Tiled).into(),
             epsilon: rule.epsilon,
             norm_epsilon: norm.epsilon,
         };

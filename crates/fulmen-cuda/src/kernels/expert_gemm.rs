@@ -37,7 +37,7 @@ kernel_args! {
         tiles: DevicePtr,
         fault: DevicePtr,
         pairs: u32,
-        top: u32,
+        top_k: u32,
         n_experts: u32,
         max_tiles: u32,
     }
@@ -111,7 +111,7 @@ pub(super) fn launch(queue: &mut Queue, projections: &[PairProjection], scratch:
     let (tiles, packed) = (scratch + parts.tiles as u64, scratch + parts.x as u64);
     let max_tiles = queue.rows("expert_gemm", max_tiles(pairs as usize, n_experts) as u64)?;
     let fault = queue.fault();
-    let sort = ExpertSortArgs { ids, order: scratch, tiles, fault, pairs, top, n_experts, max_tiles };
+    let sort = ExpertSortArgs { ids, order: scratch, tiles, fault, pairs, top_k: top, n_experts, max_tiles };
     queue.launch(&Launch::new("expert_gemm", "expert_sort", 1, SORT_THREADS), &sort)?;
     let pitch = k.next_multiple_of(K_STEP);
     let aligned = if k.is_multiple_of(4) { wide(&[x]) } else { 0 };

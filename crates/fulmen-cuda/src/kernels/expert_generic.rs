@@ -24,7 +24,7 @@ kernel_args! {
         n: u32,
         k: u32,
         n_experts: u32,
-        top: u32,
+        top_k: u32,
         pairs_per_row_of_x: u32,
         aligned: u32,
     }
@@ -34,7 +34,7 @@ kernel_args! {
         residual: DevicePtr,
         out: DevicePtr,
         n: u32,
-        top: u32,
+        top_k: u32,
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) fn launch(queue: &mut Queue, projection: &PairProjection) -> Launched
             n,
             k,
             n_experts,
-            top,
+            top_k: top,
             pairs_per_row_of_x: if x_by_pair { 1 } else { top },
             aligned: if k.is_multiple_of(4) { wide(&[x]) } else { 0 },
         };
@@ -80,7 +80,7 @@ const SUM_THREADS: u32 = 256;
 /// The sum of the weighted results of each row at `pairs`, and the residual.
 pub(super) fn launch_sum(queue: &mut Queue, call: &ExpertDownCall, pairs: u64) -> Launched {
     let (n, top, residual) = (call.n(), call.top, call.residual.unwrap_or(0));
-    let args = ExpertSumArgs { pairs, residual, out: call.output, n, top };
+    let args = ExpertSumArgs { pairs, residual, out: call.output, n, top_k: top };
     let blocks = queue.blocks("expert_sum", n.div_ceil(SUM_THREADS).into())?;
     let rows = queue.rows("expert_sum", call.m.into())?;
     queue.launch(&Launch::new("expert_generic", "expert_sum", blocks, SUM_THREADS).rows(rows), &args)?;

@@ -1,4 +1,4 @@
-//! The gated delta rule row by row (`gated_delta_rule.cu`), or in chunks for prompts.
+//! The gated delta rule row by row (`gated_delta_rule.cu`), or in chunks for prefill.
 
 use fulmen_core::{GatedDeltaRuleCall, KeyHeadOrder};
 
@@ -27,7 +27,7 @@ kernel_args! {
         n_k_heads: u32,
         n_v_heads: u32,
         head_dim: u32,
-        tiled: u32,
+        key_head_modulo: u32,
         epsilon: f32,
         unused: u32,
     }
@@ -58,7 +58,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &GatedDeltaRuleCall) -> Launched {
         n_k_heads: heads.n_k_heads,
         n_v_heads: heads.n_v_heads,
         head_dim: heads.head_dim,
-        tiled: (heads.order == KeyHeadOrder::Tiled).into(),
+        key_head_modulo: (heads.order == KeyHeadOrder::Tiled).into(),
         epsilon: call.epsilon,
         unused: 0,
     };

@@ -1,4 +1,4 @@
-//! Launches of the GEMV with float weights: few rows of activations with weights in f16, bf16 or f32
+//! Launches of the GEMV with float weights: 1 to 16 rows of activations with weights in f16, bf16 or f32
 //! (`gemv_float.cu`).
 //!
 //! How a launch is configured:

@@ -1,5 +1,5 @@
-//! Which kernels take a matmul: the GEMV or the small-M GEMM for few rows, the tensor-core GEMM for many, and
-//! the generic kernels for what is left.
+//! Which kernels take a matmul: the GEMV for one row, the small-M or the mixed-input GEMM for small batches,
+//! the tensor-core GEMM for prefill, and the generic kernels for what is left.
 
 use fulmen_core::{BinaryCall, GateActivation, GateUpCall, MulMatCall, Projection};
 

@@ -77,6 +77,12 @@ fn apart((a, a_bytes): (u64, u64), (b, b_bytes): (u64, u64)) -> bool {
     a.saturating_add(a_bytes) <= b || b.saturating_add(b_bytes) <= a
 }
 
+/// Whether there are kernels for weights of a type: none look up grids yet.
+pub(crate) fn supports_weight(dtype: DType) -> bool {
+    use DType::{IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
+    !matches!(dtype, IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S)
+}
+
 /// The name of a type in kernel names.
 fn type_name(dtype: DType) -> &'static str {
     match dtype {
@@ -97,6 +103,11 @@ fn type_name(dtype: DType) -> &'static str {
         DType::MXFP4 => "mxfp4",
         DType::IQ4_NL => "iq4_nl",
         DType::IQ4_XS => "iq4_xs",
+        DType::IQ2_XXS => "iq2_xxs",
+        DType::IQ2_XS => "iq2_xs",
+        DType::IQ2_S => "iq2_s",
+        DType::IQ3_XXS => "iq3_xxs",
+        DType::IQ3_S => "iq3_s",
         DType::U32 => "u32",
     }
 }

@@ -16,7 +16,7 @@ kernel_args! {
     pub(super) struct RouteRule {
         bias: DevicePtr,
         n_experts: u32,
-        top: u32,
+        top_k: u32,
         scores: u32,
         renormalize: u32,
         scale: f32,
@@ -30,7 +30,7 @@ impl RouteRule {
         RouteRule {
             bias: call.bias.unwrap_or(0),
             n_experts: call.n_experts,
-            top: route.top,
+            top_k: route.top,
             scores: match route.scores {
                 RouterScores::Softmax => SOFTMAX,
                 RouterScores::Sigmoid => SIGMOID,

@@ -1,6 +1,7 @@
-//! Matmuls of few rows, with an RMS norm before them if there is one: which kernel takes a call, and how it
-//! is divided into launches. With block-quantized weights that is the GEMV (one row), the small-M GEMM (up to
-//! 32 rows) or the mixed-input GEMM (up to 256 rows), with float weights the GEMV for those (up to 16 rows).
+//! Matmuls of 1 to 256 rows, with an RMS norm before them if there is one: which kernel takes a call, and how
+//! it is divided into launches. With block-quantized weights that is the GEMV (one row), the small-M GEMM (up
+//! to 32 rows) or the mixed-input GEMM (up to 256 rows), with float weights the GEMV for those (up to 16
+//! rows).
 
 use fulmen_core::{
     ActivationForm, DType, GateActivation, GateUpCall, MulMatCall, Projection, RmsNormCall, WeightArg,

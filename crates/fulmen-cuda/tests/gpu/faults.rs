@@ -45,7 +45,7 @@ fn tokens_out_of_range_are_reported() {
     assert_eq!(rows, expected.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
 }
 
-/// Stores and attention of few rows and of many, in every type: each has a kernel of its own.
+/// Stores and attention in decode and in prefill, in every type: each has a kernel of its own.
 #[test]
 fn pages_that_are_not_in_the_pool_are_reported_and_not_written() {
     let Some(gpu) = gpu() else { return };

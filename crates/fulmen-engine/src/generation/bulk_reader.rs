@@ -1,5 +1,6 @@
 //! Reads the weights of a bulk import, and checks them while they are in the processor's cache.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fulmen_core::{DType, SharedBytes, WeightReader, WeightSpec, quant};
@@ -16,6 +17,7 @@ pub(super) struct BulkReader<'a> {
     checked: bool,
     /// The first failure, by weight and offset, whichever thread found it.
     failure: Mutex<Option<((usize, usize), ModelError)>>,
+    stopped: AtomicBool,
 }
 
 struct Weight<'a> {
@@ -52,7 +54,17 @@ impl<'a> BulkReader<'a> {
             whole: Mutex::new(Whole { data: None, left: spec.bytes }),
         };
         let weights = needed.iter().zip(specs).map(weight).collect();
-        BulkReader { source, weights, checked, failure: Mutex::new(None) }
+        BulkReader { source, weights, checked, failure: Mutex::new(None), stopped: AtomicBool::new(false) }
+    }
+
+    /// Ends the import: nothing more is read.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was ended.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
     }
 
     /// Why it stopped the import.
@@ -96,6 +108,9 @@ impl<'a> BulkReader<'a> {
 
 impl WeightReader for BulkReader<'_> {
     fn read(&self, weight: usize, offset: usize, out: &mut [u8]) -> bool {
+        if self.is_stopped() {
+            return false;
+        }
         let Err(error) = self.read_part(&self.weights[weight], offset, out) else { return true };
         let mut failure = lock(&self.failure);
         if failure.as_ref().is_none_or(|(other, _)| (weight, offset) < *other) {

@@ -1,5 +1,6 @@
 //! Loads the weights of a model onto its devices, after checking that they fit.
 
+use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
@@ -94,6 +95,7 @@ pub(super) fn stages(
     let (mut total, mut rows) = (0u64, u32::MAX);
     for (&stage, device) in placement.stages().iter().zip(devices) {
         let graph = config.graph(source, &decode.on(stage))?;
+        weights::check_types(&graph, source, device.as_ref())?;
         let templates = Templates::new(device.fusions());
         let needs = Needs { source, config, session, stage };
         let stored = weights::stored_bytes(&graph, device.as_ref());
@@ -111,10 +113,9 @@ pub(super) fn stages(
     // Checking and importing count equally.
     let steps = if options.check_weights { 2 } else { 1 };
     let total = total.saturating_mul(steps);
-    let mut report = |done: u64| {
-        if let Some(progress) = &mut options.progress {
-            progress(LoadProgress { done: done.min(total), total });
-        }
+    let mut report = |done: u64| match &mut options.progress {
+        Some(progress) => progress(LoadProgress { done: done.min(total), total }),
+        None => ControlFlow::Continue(()),
     };
     let (mut stages, mut before) = (Vec::new(), 0u64);
     for (mut device, graph, templates) in loads {
@@ -124,8 +125,10 @@ pub(super) fn stages(
         before = before.saturating_add(weights::weight_bytes(&graph));
         stages.push(ModelStage { templates, weights, device: Mutex::new(device) });
     }
-    report(total);
-    Ok(stages)
+    match report(total) {
+        ControlFlow::Continue(()) => Ok(stages),
+        ControlFlow::Break(()) => Err(ModelError::Cancelled),
+    }
 }
 
 /// The prefill chunk of a session of a loaded model: what is best on the device that wants the smallest.

@@ -1,6 +1,7 @@
 //! A model on one or several devices.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard};
 
@@ -34,8 +35,9 @@ pub struct LoadOptions<'a> {
     pub session: SessionOptions,
     /// Whether the weights are checked for NaN and infinity, before or while they are imported.
     pub check_weights: bool,
-    /// Called with the progress.
-    pub progress: Option<&'a mut dyn FnMut(LoadProgress)>,
+    /// Called with the progress, again and again until all is done. `Break` ends loading with
+    /// [`ModelError::Cancelled`].
+    pub progress: Option<&'a mut dyn FnMut(LoadProgress) -> ControlFlow<()>>,
 }
 
 impl Default for LoadOptions<'_> {

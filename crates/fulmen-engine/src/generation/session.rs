@@ -128,8 +128,8 @@ impl SessionOptions {
 ///
 /// A recurrent state ([`DeltaNet`](fulmen_model::arch::DeltaNet)) cannot go back by itself: where tokens that
 /// it has seen are removed, or a step that changed it fails, the next call runs the sequence again from the
-/// last state before that was kept, or from its beginning. Prompts keep the states at their last chunk border
-/// and at their end.
+/// last state before that was kept, or from its beginning. States are kept at the last chunk border of
+/// prompts and at their ends.
 pub struct Session {
     pub(super) shared: Arc<Shared>,
     pub(super) options: SessionOptions,

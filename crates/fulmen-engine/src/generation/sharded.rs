@@ -1,6 +1,7 @@
 //! A model that is divided among several devices by tensor parallelism.
 
 use std::iter;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use fulmen_core::timeline;
@@ -164,10 +165,9 @@ fn load_ranks(
         let source = sharding.source(Arc::clone(source), rank)?;
         // All ranks have the same sizes.
         let mut report = |LoadProgress { done, total }| {
-            if let Some(progress) = &mut options.progress {
-                let done = done.saturating_add(total.saturating_mul(rank.into()));
-                progress(LoadProgress { done, total: total.saturating_mul(count) });
-            }
+            let Some(progress) = &mut options.progress else { return ControlFlow::Continue(()) };
+            let done = done.saturating_add(total.saturating_mul(rank.into()));
+            progress(LoadProgress { done, total: total.saturating_mul(count) })
         };
         let check_weights = options.check_weights;
         let mut of_rank = LoadOptions { session, check_weights, progress: Some(&mut report) };

@@ -4,6 +4,7 @@
 //! ([`bulk_reader`](super::bulk_reader)). For the others the weights are checked first, and then imported one
 //! after another.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -18,6 +19,9 @@ use fulmen_model::arch::{Config, names};
 use fulmen_model::source::{self, ModelSource, SourceError};
 
 use super::bulk_reader::BulkReader;
+
+/// Called with the bytes that are done; says whether to go on.
+type Progress<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
 
 /// Weights on a device, with their addresses by name.
 #[derive(Debug, Default)]
@@ -60,6 +64,20 @@ pub(super) fn weight_bytes(graph: &LogicalGraph) -> u64 {
     weights.map(|tensor| tensor.bytes().map_or(u64::MAX, |bytes| bytes as u64)).fold(0, u64::saturating_add)
 }
 
+/// Fails if the device has no kernels for a weight's type.
+pub(super) fn check_types(
+    graph: &LogicalGraph,
+    source: &dyn ModelSource,
+    device: &dyn Backend,
+) -> Result<(), ModelError> {
+    match needed(graph, source).into_iter().find(|weight| !device.supports_weight(weight.dtype)) {
+        None => Ok(()),
+        Some(Needed { name, dtype, .. }) => {
+            Err(ModelError::WeightType { name: name.to_owned(), dtype, backend: device.backend() })
+        }
+    }
+}
+
 /// Bytes that the weights of `graph` take on a device.
 pub(super) fn stored_bytes(graph: &LogicalGraph, device: &dyn Backend) -> u64 {
     let weights = graph.tensors.iter().filter(|tensor| tensor.role == Role::Weight);
@@ -71,11 +89,12 @@ pub(super) fn stored_bytes(graph: &LogicalGraph, device: &dyn Backend) -> u64 {
 fn check(
     graph: &LogicalGraph,
     source: &dyn ModelSource,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut Progress<'_>,
 ) -> Result<(), ModelError> {
     let names: Vec<&str> = needed(graph, source).iter().map(|weight| weight.name).collect();
     let (next, done, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let failure: Mutex<Option<(usize, ModelError)>> = Mutex::new(None);
+    let mut cancelled = false;
     let one = || -> bool {
         let at = next.fetch_add(1, Ordering::Relaxed);
         let Some(&name) = names.get(at).filter(|_| !stop.load(Ordering::Relaxed)) else { return false };
@@ -99,12 +118,16 @@ fn check(
             let _ = thread::Builder::new().spawn_scoped(scope, || while one() {});
         }
         while one() {
-            progress(done.load(Ordering::Relaxed));
+            if progress(done.load(Ordering::Relaxed)).is_break() {
+                stop.store(true, Ordering::Relaxed);
+                cancelled = true;
+            }
         }
     });
-    progress(done.load(Ordering::Relaxed));
+    cancelled |= progress(done.load(Ordering::Relaxed)).is_break();
     let failure = failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    source::unless_changed(source, failure.map_or(Ok(()), |(_, error)| Err(error)))
+    let failure = failure.map(|(_, error)| error).or(cancelled.then_some(ModelError::Cancelled));
+    source::unless_changed(source, failure.map_or(Ok(()), Err))
 }
 
 fn check_one(name: &str, source: &dyn ModelSource) -> Result<u64, ModelError> {
@@ -120,14 +143,14 @@ fn check_one(name: &str, source: &dyn ModelSource) -> Result<u64, ModelError> {
 impl Weights {
     /// Imports every weight that `graph` reads. With `checked`, they are checked for NaN and infinity, too.
     /// On failure, everything imported so far is freed. `progress` counts the bytes that were imported, or,
-    /// with `checked`, half of what was checked and imported.
+    /// with `checked`, half of what was checked and imported; it may end the import.
     pub(super) fn load(
         device: &mut dyn Backend,
         graph: &LogicalGraph,
         source: &dyn ModelSource,
         config: &Config,
         checked: bool,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut Progress<'_>,
     ) -> Result<Weights, ModelError> {
         let mut weights = Weights::default();
         let imported = weights.import(device, graph, source, checked, progress);
@@ -147,7 +170,7 @@ impl Weights {
         graph: &LogicalGraph,
         source: &dyn ModelSource,
         checked: bool,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut Progress<'_>,
     ) -> Result<(), ModelError> {
         let needed = needed(graph, source);
         if self.import_all(device, source, &needed, checked, progress)? {
@@ -165,7 +188,10 @@ impl Weights {
                 let bytes = (*data).as_ref().len() as u64;
                 let ptr = device.import_weight(data, dtype, rows, width)?;
                 self.add(name, ptr, bytes);
-                progress(if checked { (total + self.bytes) / 2 } else { self.bytes });
+                let done = if checked { (total + self.bytes) / 2 } else { self.bytes };
+                if progress(done).is_break() {
+                    return Err(ModelError::Cancelled);
+                }
             }
             Ok(())
         })
@@ -178,7 +204,7 @@ impl Weights {
         source: &dyn ModelSource,
         needed: &[Needed<'_>],
         checked: bool,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut Progress<'_>,
     ) -> Result<bool, ModelError> {
         let mut specs = Vec::with_capacity(needed.len());
         for &Needed { name, dtype, rows, width } in needed {
@@ -187,7 +213,12 @@ impl Weights {
         let total = specs.iter().map(|spec| spec.bytes as u64).sum();
         let reader = BulkReader::new(source, needed, &specs, checked);
         let began = Instant::now();
-        match device.import_weights(&specs, &reader, progress)? {
+        let mut tell = |done| {
+            if progress(done).is_break() {
+                reader.stop();
+            }
+        };
+        match device.import_weights(&specs, &reader, &mut tell)? {
             BulkImport::Unsupported => return Ok(false),
             BulkImport::Stopped => return Err(reader.into_failure()),
             BulkImport::Imported(addresses) => {
@@ -195,6 +226,9 @@ impl Weights {
                 timeline::record(name, total, began);
                 for ((weight, spec), ptr) in needed.iter().zip(&specs).zip(addresses) {
                     self.add(weight.name, ptr, spec.bytes as u64);
+                }
+                if reader.is_stopped() {
+                    return Err(ModelError::Cancelled);
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! Options of an engine for a model, and the configuration that follows from them.
 
+use std::time::Duration;
+
 use fulmen_core::{DType, KvPool, PageLayout, Plan, pages_of};
 use fulmen_model::ModelError;
 use fulmen_model::arch::{Config, GraphSpec, Stage, Step};
@@ -83,6 +85,10 @@ const PREFILL_SHARE: u32 = 5;
 /// parameters and 256 sequences the 99th percentile of the inter-token latency is 28 ms (docs/results.md).
 const PREFILL_ROWS_PER_DECODE_ROW: u32 = 4;
 
+/// A tenant's next request is ranked this much later for each that it has in the queue or running, so that
+/// one with a hundred of them does not keep others waiting. Requests of one tenant keep their order.
+const TENANT_SPACING: Duration = Duration::from_millis(100);
+
 /// The least and the most recurrent states that are kept unless asked otherwise.
 const KEPT_STATES: (u64, u64) = (4, 64);
 
@@ -135,6 +141,7 @@ impl EngineOptions {
             prefill_rows,
             prefill_rows_per_decode_row: if self.prefill_rows == 0 { PREFILL_ROWS_PER_DECODE_ROW } else { 0 },
             queue_limit: self.queue_limit,
+            tenant_spacing: TENANT_SPACING,
             preemption,
             prefix_cache: self.prefix_cache,
             namespace: Namespace { model: "".into(), cache_type: self.cache.to_string().into() },

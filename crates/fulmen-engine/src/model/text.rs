@@ -30,6 +30,8 @@ pub struct TextRequest {
     pub stop_at_end: bool,
     /// Whether the text of control tokens is part of the text.
     pub show_special: bool,
+    /// Control tokens whose text is part of the text.
+    pub shown: Vec<u32>,
     /// How many of the most likely tokens are wanted with their log-probabilities; `None` for no
     /// log-probabilities.
     pub logprobs: Option<u8>,
@@ -55,6 +57,7 @@ impl TextRequest {
             stop: Vec::new(),
             stop_at_end: true,
             show_special: false,
+            shown: Vec::new(),
             logprobs: None,
             timeout: None,
             priority: 0,
@@ -171,7 +174,7 @@ impl TextEngine {
             use_prefix_cache: request.use_prefix_cache,
             ..Request::new(request.prompt, request.max_tokens)
         });
-        let decoder = StreamDecoder::continuing();
+        let decoder = StreamDecoder::continuing().showing(request.shown);
         let decoder = if request.show_special { decoder.show_special() } else { decoder };
         Ok(TextStream {
             model: self.model.clone(),

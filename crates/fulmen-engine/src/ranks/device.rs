@@ -325,6 +325,10 @@ impl DeviceMemory for RankDevice {
         self.device.import_weight(bytes, dtype, rows, width)
     }
 
+    fn supports_weight(&self, dtype: DType) -> bool {
+        self.device.supports_weight(dtype)
+    }
+
     fn weight_bytes(&self, dtype: DType, rows: u32, width: u32) -> u64 {
         self.device.weight_bytes(dtype, rows, width)
     }

@@ -252,7 +252,13 @@ impl Scheduler {
         self.memory.transfers.clear();
         self.memory.drop_cache();
         self.row_limit = self.config.max_rows();
+        self.stats.device_lost = true;
         (self.steps_before_growth, self.growth_pause) = (0, 0);
+    }
+
+    /// There is another device.
+    pub(crate) fn device_replaced(&mut self) {
+        self.stats.device_lost = false;
     }
 
     /// Requests that have not ended.

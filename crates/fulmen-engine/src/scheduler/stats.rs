@@ -60,6 +60,8 @@ pub struct Stats {
     pub copied_pages: u64,
     /// Launches that failed.
     pub failed_launches: u64,
+    /// Whether the device was lost and not replaced: every request ends with an error.
+    pub device_lost: bool,
 }
 
 impl Stats {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fulmen_core::DType;
 use fulmen_cpu::CpuDispatcher;
 use fulmen_engine::{
-    EngineOptions, LoadOptions, Model, Request, Sampling, SamplingParams, Shutdown, TextEngine, TextEvent,
-    TextFinish, TextRequest,
+    Engine, EngineOptions, Event, LoadOptions, Model, Request, Sampling, SamplingParams, Shutdown,
+    TextEngine, TextEvent, TextFinish, TextRequest,
 };
 use fulmen_model::arch::Stage;
 use fulmen_model::tokenizer::Special;
@@ -207,4 +207,43 @@ fn text_ends_at_stop_strings_end_tokens_and_limits() {
     assert!(matches!(engine.submit(empty).unwrap().next(), Some(TextEvent::Failed(_))));
     let stats = engine.shutdown(Shutdown::Drain).unwrap();
     assert_eq!((stats.finished, stats.cancelled), (2, 1));
+}
+
+/// Two models run at the same time, each with an engine and a session; one is unloaded and loaded again.
+#[test]
+fn models_share_a_device_and_can_be_unloaded_and_loaded_again() {
+    let small = || small_model("q8_0", Box::new(CpuDispatcher::with_threads(1)));
+    let options = EngineOptions { batch_invariant: true, context: 256, ..few_pages() };
+    let prompt = |seed: u32| (0..40).map(|at| (at * 7 + seed) % 300).collect::<Vec<u32>>();
+    let tokens = |engine: &Engine, seed: u32| -> Vec<u32> {
+        let events = engine.submit(Request::new(prompt(seed), 16));
+        let token = |event| match event {
+            Event::Token(sampled) => Some(sampled.token),
+            Event::Finished { .. } => None,
+            Event::Failed(error) => panic!("{error}"),
+        };
+        events.filter_map(token).collect()
+    };
+    let alone = |model: &Model| -> Vec<Vec<u32>> {
+        let engine = Engine::for_model(model, &options).unwrap();
+        (0..4).map(|seed| tokens(&engine, seed)).collect()
+    };
+    let (story, other) = (story(), small());
+    let expected = [alone(&story), alone(&other)];
+    assert_ne!(expected[0], expected[1]);
+    let stays = Engine::for_model(&story, &options).unwrap();
+    let mut leaves = Some(Engine::for_model(&other, &options).unwrap());
+    drop(other);
+    for round in 0..3 {
+        let engine = leaves.take().unwrap();
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                let (stays, engine, expected) = (&stays, &engine, &expected);
+                scope.spawn(move || assert_eq!(tokens(stays, seed), expected[0][seed as usize], "{round}"));
+                scope.spawn(move || assert_eq!(tokens(engine, seed), expected[1][seed as usize], "{round}"));
+            }
+        });
+        engine.shutdown(Shutdown::Drain).unwrap();
+        leaves = Some(Engine::for_model(&small(), &options).unwrap());
+    }
 }

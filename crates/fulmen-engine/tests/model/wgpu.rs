@@ -6,22 +6,27 @@ use fulmen_wgpu::WgpuDispatcher;
 
 use crate::scenario::{Reference, Storm, hybrid_model, prefix_hits_change_nothing, small_model};
 
+/// Whether all cases run: a software GPU takes seconds for each request.
+fn full() -> bool {
+    std::env::var_os("FULMEN_TEST_FULL").is_some()
+}
+
 #[test]
 fn a_storm_gives_the_tokens_of_running_alone() {
     let model = small_model("f32", Box::new(WgpuDispatcher::open(0).unwrap()));
     let options =
         EngineOptions { context: 384, max_sequences: 4, pages: 9, max_rows: 320, ..EngineOptions::default() };
-    let storm = Storm { requests: 10, max_tokens: 6, sampled: false, options, seed: 6 };
+    let requests = if full() { 200 } else { 10 };
+    let storm = Storm { requests, max_tokens: 6, sampled: false, options, seed: 6 };
     let stats = storm.near(&model, &Reference::new("f32"));
     assert!(stats.prefix_cache.hits > 0, "{stats:?}");
 }
 
 #[test]
 fn a_storm_gives_equal_bits_in_batch_invariant_mode() {
-    // The software GPU takes a minute for each.
-    let kinds = [("q4_k_m", DType::F16), ("q8_0", DType::Q8_0), ("f16", DType::F32)];
-    let full = std::env::var_os("FULMEN_TEST_FULL").is_some();
-    for (recipe, cache) in kinds.into_iter().take(if full { 3 } else { 1 }) {
+    let kinds = [("q4_k_m", DType::F16, 200), ("q8_0", DType::Q8_0, 20), ("f16", DType::F32, 20)];
+    for (recipe, cache, requests) in kinds.into_iter().take(if full() { 3 } else { 1 }) {
+        let requests = if full() { requests } else { 5 };
         let model = small_model(recipe, Box::new(WgpuDispatcher::open(0).unwrap()));
         let options = EngineOptions {
             context: 384,
@@ -32,7 +37,7 @@ fn a_storm_gives_equal_bits_in_batch_invariant_mode() {
             cache,
             ..EngineOptions::default()
         };
-        let storm = Storm { requests: 5, max_tokens: 4, sampled: true, options, seed: 6 };
+        let storm = Storm { requests, max_tokens: 4, sampled: true, options, seed: 6 };
         let stats = storm.equal_bits(&model);
         assert!(stats.dropped > 0, "{recipe}: {stats:?}");
     }

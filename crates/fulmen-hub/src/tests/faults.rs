@@ -1,10 +1,11 @@
-//! Every write of a download fails once: the error is typed, nothing half-written is taken for whole, and the
-//! next pull completes the model.
+//! Every call of a download to the disk fails once, and connections end at every byte: the error is typed,
+//! nothing half-written is taken for whole, and the next pull completes the model.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::disk::{Disk, PartialFile, SystemDisk};
 use crate::error::HubError;
 use crate::inventory::Inventory;
 use crate::limits::Limits;
-use crate::pull::Puller;
+use crate::pull::{Event, Puller};
 use crate::reference::Reference;
 
 /// Which operation fails, and how.
@@ -74,6 +75,10 @@ impl Disk for FaultyDisk {
 
 impl Read for FaultyFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // Reading fills no disk.
+        if self.1.kind == ErrorKind::Other {
+            self.1.check()?;
+        }
         self.0.read(buffer)
     }
 }
@@ -120,11 +125,16 @@ struct Repo {
 
 impl Repo {
     fn new() -> Repo {
+        Repo::with_sizes(200_001, 70_003)
+    }
+
+    /// With large files of these sizes.
+    fn with_sizes(first: usize, second: usize) -> Repo {
         let noise = |seed, len| {
             let mut random = fastrand::Rng::with_seed(seed);
             (0..len).map(|_| random.u8(..)).collect::<Vec<u8>>()
         };
-        let (first, second) = (noise(1, 200_001), noise(2, 70_003));
+        let (first, second) = (noise(1, first), noise(2, second));
         let small: [(&str, &[u8]); 2] = [("config.json", b"{}"), ("tokenizer.json", b"{\"a\": 1}")];
         let mut files = small.to_vec();
         files.push(("model-00001-of-00002.safetensors", &first));
@@ -138,7 +148,16 @@ impl Repo {
     fn pull(&self, root: &Path, disk: &dyn Disk) -> Result<(), HubError> {
         let reference: Reference = "org/name".parse().unwrap();
         let settings = settings(&self.server.address, root);
-        Puller::new(&settings, &reference, disk, limits())?.pull(&mut |_| {}).map(drop)
+        Puller::new(&settings, &reference, disk, limits())?.pull(&mut |_| ControlFlow::Continue(())).map(drop)
+    }
+
+    /// The start of the larger file, as an interrupted download leaves it.
+    fn begin(&self, root: &Path) {
+        let cache = Cache::of(root, &"org/name".parse().unwrap());
+        let (name, bytes) = self.blobs.iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+        let path = cache.incomplete(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, &bytes[..bytes.len() / 3]).unwrap();
     }
 
     /// Every blob has the content that its name promises, and a model that is found is whole.
@@ -219,13 +238,64 @@ fn a_connection_that_drips_is_given_up() {
     let limits = Limits { window: Duration::from_millis(200), ..limits() };
     let settings = settings(&server.address, root.path());
     let start = Instant::now();
-    let result = Puller::new(&settings, &reference, &SystemDisk, limits).unwrap().pull(&mut |_| {});
+    let result = Puller::new(&settings, &reference, &SystemDisk, limits)
+        .unwrap()
+        .pull(&mut |_| ControlFlow::Continue(()));
     assert!(matches!(result, Err(HubError::Short { .. })), "{result:?}");
     assert!(start.elapsed() < Duration::from_secs(20) && server.fetched().len() == 4);
 }
 
 #[test]
-fn a_disk_that_fails_at_any_write_leaves_nothing_that_is_taken_for_whole() {
+fn a_download_ends_at_any_event_and_is_resumed() {
+    let repo = Repo::new();
+    let reference: Reference = "org/name".parse().unwrap();
+    // Until one download has fewer events than this.
+    for end in 0.. {
+        let root = tempfile::tempdir().unwrap();
+        let settings = settings(&repo.server.address, root.path());
+        let mut events = 0;
+        let puller = Puller::new(&settings, &reference, &SystemDisk, limits()).unwrap();
+        let result = puller.pull(&mut |_| {
+            events += 1;
+            if events > end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if result.is_ok() {
+            assert!(end >= 13, "four files have three events each: {end}");
+            return repo.check(root.path(), true);
+        }
+        assert!(matches!(result, Err(HubError::Stopped)), "{result:?}");
+        assert_eq!(events, end + 1, "nothing is told after the end");
+        repo.check(root.path(), false);
+        repo.pull(root.path(), &SystemDisk).unwrap();
+        repo.check(root.path(), true);
+    }
+}
+
+#[test]
+fn waiting_for_another_process_ends_when_it_is_told_to() {
+    let repo = Repo::new();
+    let root = tempfile::tempdir().unwrap();
+    let reference: Reference = "org/name".parse().unwrap();
+    let (etag, _) = repo.blobs.iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    let held = Cache::of(root.path(), &reference).lock(etag, || Ok(())).unwrap();
+    let settings = settings(&repo.server.address, root.path());
+    let mut waited = Vec::new();
+    let puller = Puller::new(&settings, &reference, &SystemDisk, limits()).unwrap();
+    let result = puller.pull(&mut |event| {
+        waited.extend(match event {
+            Event::Waiting { .. } => Some("waiting"),
+            Event::Pending => Some("pending"),
+            _ => None,
+        });
+        if waited.len() == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(matches!(result, Err(HubError::Stopped)), "{result:?}");
+    assert_eq!(waited, ["waiting", "pending", "pending"]);
+    drop(held);
+}
+
+#[test]
+fn a_disk_that_fails_at_any_call_leaves_nothing_that_is_taken_for_whole() {
     let repo = Repo::new();
     let mut injected = 0;
     let faults = [
@@ -238,6 +308,7 @@ fn a_disk_that_fails_at_any_write_leaves_nothing_that_is_taken_for_whole() {
         // Until one run has fewer operations than this.
         for nth in 0.. {
             let root = tempfile::tempdir().unwrap();
+            repo.begin(root.path());
             let left = Rc::new(Cell::new(nth));
             let result = repo.pull(root.path(), &FaultyDisk(Fault { left: Rc::clone(&left), kind, half }));
             // It counts down past zero when the fault strikes.
@@ -247,7 +318,7 @@ fn a_disk_that_fails_at_any_write_leaves_nothing_that_is_taken_for_whole() {
                 break;
             }
             injected += 1;
-            let error = result.expect_err("the failed write is reported");
+            let error = result.expect_err("the failed call is reported");
             let typed = match kind {
                 ErrorKind::Other => matches!(error, HubError::Io { .. }),
                 _ => matches!(error, HubError::Full { .. }),
@@ -262,4 +333,38 @@ fn a_disk_that_fails_at_any_write_leaves_nothing_that_is_taken_for_whole() {
     }
     println!("{injected} faults injected");
     assert!(injected >= 60, "{injected}");
+}
+
+/// Whatever is cut, a list, a header or a file: another connection brings the rest, or the error is typed and
+/// the next pull completes the model.
+#[test]
+fn a_connection_that_ends_at_any_byte_loses_nothing() {
+    let repo = Repo::with_sizes(601, 403);
+    let full = std::env::var_os("FULMEN_TEST_FULL").is_some_and(|value| value == "1");
+    let (mut injected, mut survived) = (0, 0);
+    for byte in (0..).step_by(if full { 1 } else { 11 }) {
+        let root = tempfile::tempdir().unwrap();
+        repo.begin(root.path());
+        repo.server.set(Faults { cut_all: Some(byte), ..Faults::default() });
+        let result = repo.pull(root.path(), &SystemDisk);
+        // Until one run sends fewer bytes than this.
+        if repo.server.faults().cut_all.is_some() {
+            result.unwrap();
+            repo.check(root.path(), true);
+            break;
+        }
+        injected += 1;
+        match result {
+            Ok(()) => survived += 1,
+            Err(error) => {
+                let typed = matches!(error, HubError::Network { .. } | HubError::Short { .. });
+                assert!(typed, "byte {byte}: {error:?}");
+                repo.check(root.path(), false);
+                repo.pull(root.path(), &SystemDisk).unwrap();
+            }
+        }
+        repo.check(root.path(), true);
+    }
+    println!("{injected} faults injected: connections that end, {survived} pulls were complete at once");
+    assert!(injected > 100, "{injected}");
 }

@@ -2,13 +2,15 @@
 //! valid, and a file that does not have its hash is never linked.
 //!
 //! `FULMEN_FUZZ_SEED` and `FULMEN_FUZZ_CASES` choose the cases, `FULMEN_TEST_FULL=1` runs many. A case that
-//! fails prints its seed.
+//! fails prints its seed and writes its input to the target folder; it goes into `tests/corpus` with the fix.
+//! Lists and references of the corpus are read unchanged first, and then mutated.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use fastrand::Rng;
@@ -24,8 +26,18 @@ use crate::pull::Puller;
 use crate::reference::{Reference, is_inside};
 use crate::retry::parse_retry_after;
 
-/// Runs cases, each from a seed of its own.
-fn cases(name: &str, few: u64, many: u64, mut case: impl FnMut(&mut Rng)) {
+/// The files of the corpus whose names start so.
+fn corpus(kind: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.file_name().unwrap().to_string_lossy().starts_with(kind));
+    files.sort();
+    assert!(!files.is_empty(), "{kind}");
+    files.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+/// Runs cases, each from a seed of its own. A case puts what it tries into the place that it gets.
+fn cases(name: &str, few: u64, many: u64, mut case: impl FnMut(&mut Rng, &Tried)) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let full = std::env::var_os("FULMEN_TEST_FULL").is_some_and(|value| value == "1");
     let fresh = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros() as u64;
@@ -36,18 +48,34 @@ fn cases(name: &str, few: u64, many: u64, mut case: impl FnMut(&mut Rng)) {
     println!("{name}: {count} cases from seed {seed}");
     for at in 0..count {
         let seed = seed.wrapping_add(at);
-        let told = TellSeed(name, seed);
-        case(&mut Rng::with_seed(seed));
+        let tried = Tried::default();
+        let told = TellSeed { name, seed, tried: Arc::clone(&tried) };
+        case(&mut Rng::with_seed(seed), &tried);
         std::mem::forget(told);
     }
 }
 
-/// Prints the seed of a case that panics.
-struct TellSeed<'a>(&'a str, u64);
+/// The bytes that a case tries.
+type Tried = Arc<Mutex<Vec<u8>>>;
+
+/// Prints the seed of a case that panics, and keeps its input.
+struct TellSeed<'a> {
+    name: &'a str,
+    seed: u64,
+    tried: Tried,
+}
 
 impl Drop for TellSeed<'_> {
     fn drop(&mut self) {
-        println!("{}: run again with FULMEN_FUZZ_SEED={} FULMEN_FUZZ_CASES=1", self.0, self.1);
+        let TellSeed { name, seed, tried } = self;
+        println!("{name}: run again with FULMEN_FUZZ_SEED={seed} FULMEN_FUZZ_CASES=1");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tmp");
+        let path = folder.join(format!("hub-{name}-{seed}.bin"));
+        let bytes = tried.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match fs::create_dir_all(&folder).and_then(|()| fs::write(&path, bytes)) {
+            Ok(()) => println!("the input is in {}", path.display()),
+            Err(error) => println!("the input is not kept: {}: {error}", path.display()),
+        }
     }
 }
 
@@ -104,41 +132,41 @@ fn mutate(random: &mut Rng, bytes: &mut Vec<u8>) {
     }
 }
 
-fn list(random: &mut Rng) -> Vec<u8> {
-    let names = [
-        "m-Q4_K_M.gguf",
-        "m-Q8_0-00001-of-00002.gguf",
-        "m-Q8_0-00002-of-00002.gguf",
-        "config.json",
-        "sub/x.gguf",
-        "model.safetensors",
-        "README.md",
-    ];
-    let files: Vec<String> = names
-        .iter()
-        .map(|name| format!("{{\"rfilename\": \"{name}\", \"size\": {}}}", random.u16(..)))
-        .collect();
-    format!("{{\"id\": \"org/name\", \"sha\": \"{COMMIT}\", \"siblings\": [{}]}}", files.join(", ")).into()
+/// What a list of files must be for the rest of a download, whatever its bytes. Whether it was accepted.
+fn check_list(body: &[u8]) -> bool {
+    let Ok((commit, files)) = parse_list(body) else { return false };
+    assert!(is_inside(&commit) && !commit.contains(['/', '.']));
+    assert!(files.iter().all(|file| is_inside(&file.path)));
+    for wanted in [None, Some("Q8_0"), Some("x.gguf")] {
+        if let Ok(choice) = choose(&files, wanted) {
+            assert!(!choice.files.is_empty());
+            assert!(choice.files.iter().all(|file| files.contains(file)));
+        }
+    }
+    complete_models(&files);
+    true
+}
+
+/// What the name of a model must be, whatever its text: inside of the cache, and the same when it is printed.
+fn check_reference(text: &str) {
+    let Ok(reference) = text.parse::<Reference>() else { return };
+    assert!(reference.file().is_none_or(is_inside) && is_inside(reference.repo()), "{text:?}");
+    let again = reference.to_string().parse::<Reference>().unwrap();
+    assert_eq!((again.repo(), again.revision()), (reference.repo(), reference.revision()), "{text:?}");
+    assert_eq!((again.file(), again.endpoint()), (reference.file(), reference.endpoint()), "{text:?}");
 }
 
 #[test]
 fn lists_of_files() {
+    let lists = corpus("list");
+    assert!(lists.iter().any(|body| check_list(body)));
     let (mut accepted, mut count) = (0, 0u64);
-    cases("lists", 20_000, 1_000_000, |random| {
+    cases("lists", 20_000, 1_000_000, |random, tried| {
         count += 1;
-        let mut body = list(random);
+        let mut body = lists[random.usize(..lists.len())].clone();
         mutate(random, &mut body);
-        let Ok((commit, files)) = parse_list(&body) else { return };
-        accepted += 1;
-        assert!(is_inside(&commit) && !commit.contains(['/', '.']));
-        assert!(files.iter().all(|file| is_inside(&file.path)));
-        for wanted in [None, Some("Q8_0"), Some("x.gguf")] {
-            if let Ok(choice) = choose(&files, wanted) {
-                assert!(!choice.files.is_empty());
-                assert!(choice.files.iter().all(|file| files.contains(file)));
-            }
-        }
-        complete_models(&files);
+        tried.lock().unwrap().clone_from(&body);
+        accepted += u64::from(check_list(&body));
     });
     println!("{accepted} of {count} lists accepted");
     assert!(count < 1000 || accepted > 100, "mutations must not be so many that nothing is parsed");
@@ -146,7 +174,9 @@ fn lists_of_files() {
 
 #[test]
 fn headers_and_references() {
-    cases("headers", 20_000, 1_000_000, |random| {
+    let references = corpus("reference");
+    references.iter().for_each(|bytes| check_reference(String::from_utf8_lossy(bytes).trim_end()));
+    cases("headers", 20_000, 1_000_000, |random, tried| {
         let mut headers = HeaderMap::new();
         let hash = sha256(b"x");
         let values = [
@@ -165,6 +195,7 @@ fn headers_and_references() {
                 headers.append(HeaderName::from_static(name), value);
             }
         }
+        *tried.lock().unwrap() = format!("{headers:?}").into_bytes();
         let mut facts = FileFacts::default();
         if facts.linked(&headers).is_ok()
             && let Ok(info) = facts.finish(&headers)
@@ -175,25 +206,10 @@ fn headers_and_references() {
         if let Some(value) = headers.get("retry-after").and_then(|value| value.to_str().ok()) {
             let _ = parse_retry_after(value, SystemTime::now());
         }
-        let texts =
-            ["hf.co/org/name@v1:Q8_0", "https://h.example/org/name/resolve/refs%2Fpr%2F1/a%20b.gguf?x"];
-        let mut bytes = texts[random.usize(0..2)].as_bytes().to_vec();
+        let mut bytes = references[random.usize(..references.len())].trim_ascii_end().to_vec();
         mutate(random, &mut bytes);
-        let text = String::from_utf8_lossy(&bytes);
-        if let Ok(reference) = text.parse::<Reference>() {
-            assert!(reference.file().is_none_or(is_inside) && is_inside(reference.repo()), "{text:?}");
-            let again = reference.to_string().parse::<Reference>().unwrap();
-            assert_eq!(
-                (again.repo(), again.revision()),
-                (reference.repo(), reference.revision()),
-                "{text:?}"
-            );
-            assert_eq!(
-                (again.file(), again.endpoint()),
-                (reference.file(), reference.endpoint()),
-                "{text:?}"
-            );
-        }
+        tried.lock().unwrap().clone_from(&bytes);
+        check_reference(&String::from_utf8_lossy(&bytes));
     });
 }
 
@@ -201,6 +217,8 @@ fn headers_and_references() {
 struct RawServer {
     address: String,
     seed: Arc<Mutex<u64>>,
+    /// Where it writes what it sends.
+    sent: Arc<Mutex<Tried>>,
 }
 
 const CONTENT: &[u8] = b"GGUF and what comes after it, 0123456789 0123456789 0123456789";
@@ -210,7 +228,8 @@ impl RawServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let seed = Arc::new(Mutex::new(0u64));
-        let shared = Arc::clone(&seed);
+        let sent = Arc::new(Mutex::new(Tried::default()));
+        let (shared, log) = (Arc::clone(&seed), Arc::clone(&sent));
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 let mut lines = BufReader::new(&stream).lines();
@@ -231,11 +250,12 @@ impl RawServer {
                 if random.bool() {
                     mutate(&mut random, &mut bytes);
                 }
+                log.lock().unwrap().lock().unwrap().extend(&bytes);
                 // The client may be gone.
                 let _ = stream.write_all(&bytes);
             }
         });
-        RawServer { address, seed }
+        RawServer { address, seed, sent }
     }
 }
 
@@ -274,14 +294,17 @@ fn whole_responses() {
     let server = RawServer::new();
     let reference: Reference = "org/name".parse().unwrap();
     let (mut complete, mut count) = (0, 0u64);
-    cases("responses", 200, 20_000, |random| {
+    cases("responses", 200, 20_000, |random, tried| {
         count += 1;
         *server.seed.lock().unwrap() = random.u64(..);
+        *server.sent.lock().unwrap() = Arc::clone(tried);
         let root = tempfile::tempdir().unwrap();
         let bounds = Limits { window: Duration::from_secs(5), ..limits() };
         let start = Instant::now();
         let settings = settings(&server.address, root.path());
-        let result = Puller::new(&settings, &reference, &SystemDisk, bounds).unwrap().pull(&mut |_| {});
+        let result = Puller::new(&settings, &reference, &SystemDisk, bounds)
+            .unwrap()
+            .pull(&mut |_| ControlFlow::Continue(()));
         assert!(start.elapsed() < Duration::from_secs(30), "{:?}: {result:?}", start.elapsed());
         if result.is_ok() {
             complete += 1;

@@ -31,6 +31,9 @@ pub(crate) struct Faults {
     pub(crate) refuse: Option<(u16, &'static str)>,
     /// `(bytes, count)`: closes the first `count` connections after `bytes` of a large file.
     pub(crate) cut: Option<(usize, usize)>,
+    /// Closes the connection that sends the byte with this number, counted over all connections, before that
+    /// byte; then there is no fault any more.
+    pub(crate) cut_all: Option<usize>,
     /// Waits between the bytes of a large file.
     pub(crate) drip: Duration,
     /// How long a connection that is cut stays open.
@@ -100,6 +103,11 @@ impl Server {
         *self.state.faults.lock().unwrap() = faults;
     }
 
+    /// What it does wrong now.
+    pub(crate) fn faults(&self) -> Faults {
+        self.state.faults.lock().unwrap().clone()
+    }
+
     /// All requests so far.
     pub(crate) fn log(&self) -> Vec<Request> {
         self.state.log.lock().unwrap().clone()
@@ -127,6 +135,32 @@ fn is_large(name: &str) -> bool {
     name.ends_with(".gguf") || name.ends_with(".safetensors")
 }
 
+/// A connection, which ends where [`Faults::cut_all`] says.
+struct Wire<'a> {
+    stream: TcpStream,
+    state: &'a State,
+}
+
+impl Write for Wire<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let mut rest = bytes;
+        if let Some(left) = &mut self.state.faults.lock().unwrap().cut_all {
+            rest = &bytes[..bytes.len().min(*left)];
+            *left -= rest.len();
+        }
+        self.stream.write_all(rest)?;
+        if rest.len() < bytes.len() {
+            self.state.faults.lock().unwrap().cut_all = None;
+            return Err(std::io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stream.flush()
+    }
+}
+
 impl State {
     /// The number of requests for the bytes of large files.
     fn fetched(&self) -> usize {
@@ -134,8 +168,9 @@ impl State {
         log.iter().filter(|r| r.method == "GET" && r.path.starts_with("/cdn/")).count()
     }
 
-    fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
+    fn serve(&self, stream: TcpStream) -> std::io::Result<()> {
         let request = read(&stream)?;
+        let mut stream = Wire { stream, state: self };
         self.log.lock().unwrap().push(request.clone());
         let faults = self.faults.lock().unwrap().clone();
         let reply = |status: &str, headers: &str, length: usize| {

@@ -32,14 +32,9 @@ const MIN_KEY_BYTES: u64 = 8 + 1 + 4 + 1;
 const MIN_TENSOR_BYTES: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
 /// ggml types that this library does not support, by number.
-const UNSUPPORTED: [(u32, &str); 20] = [
+const UNSUPPORTED: [(u32, &str); 15] = [
     (9, "Q8_1"),
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
     (19, "IQ1_S"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
     (24, "I8"),
     (25, "I16"),
     (26, "I32"),

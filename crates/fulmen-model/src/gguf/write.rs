@@ -239,10 +239,15 @@ impl NewFile {
 
     /// Moves the finished file to its final path, atomically.
     pub fn keep(self) -> Result<(), GgufWriteError> {
+        self.keep_after(File::sync_all)
+    }
+
+    /// The same with another way to bring the bytes to the disk.
+    fn keep_after(self, sync: impl FnOnce(&File) -> io::Result<()>) -> Result<(), GgufWriteError> {
         let NewFile { file, unfinished: _unfinished, path, replace } = self;
         let failed = |error| GgufWriteError::Io { path: path.clone(), error };
         let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
-        file.as_file().sync_all().map_err(failed)?;
+        sync(file.as_file()).map_err(failed)?;
         NewFile::check(&path, replace)?;
         let kept: Result<File, _> = if replace { file.persist(&path) } else { file.persist_noclobber(&path) };
         match kept {
@@ -358,4 +363,50 @@ fn push_value(value: &Value, out: &mut Vec<u8>) -> Result<(), GgufWriteError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A new file with some bytes, over an old one or not, and what its folder must hold if it is not kept.
+    fn new_file(folder: &Path, replace: bool) -> (NewFile, Vec<(String, Vec<u8>)>) {
+        let path = folder.join("out.gguf");
+        let before = if replace { vec![("out.gguf".to_owned(), b"old".to_vec())] } else { Vec::new() };
+        before.iter().for_each(|(_, bytes)| fs::write(&path, bytes).unwrap());
+        let mut file = NewFile::create(&path, replace).unwrap();
+        file.write_all(b"new").unwrap();
+        (file, before)
+    }
+
+    fn held(folder: &Path) -> Vec<(String, Vec<u8>)> {
+        let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+        entries.map(|e| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap())).collect()
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_synced_or_renamed_leaves_what_was_there() {
+        for replace in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let (file, before) = new_file(folder.path(), replace);
+            let error = file.keep_after(|_| Err(io::ErrorKind::StorageFull.into())).unwrap_err();
+            let full = io::ErrorKind::StorageFull;
+            assert!(matches!(&error, GgufWriteError::Io { error, .. } if error.kind() == full), "{error}");
+            assert_eq!(held(folder.path()), before);
+
+            // Somebody has removed the temporary file: there is nothing to rename.
+            let (file, before) = new_file(folder.path(), replace);
+            fs::remove_file(file.file.get_ref().path()).unwrap();
+            let error = file.keep().unwrap_err();
+            let none = io::ErrorKind::NotFound;
+            assert!(matches!(&error, GgufWriteError::Io { error, .. } if error.kind() == none), "{error}");
+            assert_eq!(held(folder.path()), before);
+
+            let (file, _) = new_file(folder.path(), replace);
+            file.keep().unwrap();
+            assert_eq!(held(folder.path()), [("out.gguf".to_owned(), b"new".to_vec())]);
+        }
+    }
 }

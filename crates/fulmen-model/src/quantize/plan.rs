@@ -1,9 +1,13 @@
 //! What quantizing a model will do, computed before anything is written.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
-use fulmen_core::DType;
+use fulmen_core::{DType, quant};
 
+use super::importance::Importance;
 use super::recipe::{Choice, Recipe, is_matrix};
 use super::run::QuantizeError;
 use crate::gguf::Metadata;
@@ -15,6 +19,8 @@ use crate::tokenizer::TokenizerSpec;
 pub struct QuantizePlan {
     pub(super) tensors: Vec<TensorInfo>,
     pub(super) metadata: Metadata,
+    /// The importance of the elements of those tensors whose errors are weighted.
+    importance: HashMap<String, Arc<Vec<f32>>>,
     /// Total bytes before.
     pub before: u64,
     /// Total bytes after.
@@ -26,6 +32,10 @@ pub struct QuantizePlan {
     /// Number of tensors that are already quantized, by their type. Requantizing loses more precision than
     /// quantizing the original.
     pub requantized: BTreeMap<DType, usize>,
+    /// The tensors that an importance matrix could help and has no entry for.
+    pub without_importance: Vec<String>,
+    /// The entries of the importance matrix for which the model has no tensor.
+    pub unused_importance: Vec<String>,
 }
 
 impl QuantizePlan {
@@ -47,11 +57,14 @@ impl QuantizePlan {
         let mut plan = QuantizePlan {
             tensors: Vec::new(),
             metadata: metadata(source, recipe)?,
+            importance: HashMap::new(),
             before: 0,
             after: 0,
             work: 0,
             other_types: BTreeMap::new(),
             requantized: BTreeMap::new(),
+            without_importance: Vec::new(),
+            unused_importance: Vec::new(),
         };
         for tensor in source.tensors() {
             let mut choice = recipe.choose(tensor, layers, tied);
@@ -82,9 +95,77 @@ impl QuantizePlan {
         }
     }
 
+    /// Weights the errors of the tensors that are converted by an importance matrix, where it has an entry
+    /// for them and [their type uses it](quant::uses_importance). An entry must have a value for each column
+    /// of its tensor, or one for each column of each of its matrices.
+    pub fn with_importance(
+        mut self,
+        source: &dyn ModelSource,
+        importance: &Importance,
+    ) -> Result<QuantizePlan, QuantizeError> {
+        (self.importance, self.without_importance) = (HashMap::new(), Vec::new());
+        for after in &self.tensors {
+            let values = importance.get(after.name());
+            if let Some(values) = values {
+                check_importance(after, values.len())?;
+            }
+            let converted = source.tensor(after.name()).is_some_and(|before| before.dtype() != after.dtype());
+            match values {
+                _ if !converted || !quant::uses_importance(after.dtype()) => {}
+                Some(values) => _ = self.importance.insert(after.name().to_owned(), values.clone()),
+                None => self.without_importance.push(after.name().to_owned()),
+            }
+        }
+        let names = importance.entries().map(|(name, _)| name);
+        let unused = names.filter(|name| source.tensor(name).is_none());
+        self.unused_importance = unused.map(str::to_owned).collect();
+        describe(importance, &mut self.metadata);
+        Ok(self)
+    }
+
+    /// Whether errors of this tensor are weighted by an importance matrix.
+    pub fn uses_importance(&self, name: &str) -> bool {
+        self.importance.contains_key(name)
+    }
+
+    pub(super) fn importance(&self, name: &str) -> Option<&[f32]> {
+        self.importance.get(name).map(|values| values.as_slice())
+    }
+
     /// The tensors of the new file.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
+    }
+}
+
+/// The number of matrices of a tensor: the experts, if it has some.
+pub(super) fn matrices(tensor: &TensorInfo) -> usize {
+    tensor.dims().get(2..).unwrap_or_default().iter().product()
+}
+
+fn check_importance(tensor: &TensorInfo, values: usize) -> Result<(), QuantizeError> {
+    let (width, matrices) = (tensor.width(), matrices(tensor));
+    match values == width || Some(values) == width.checked_mul(matrices) {
+        true => Ok(()),
+        false => Err(QuantizeError::Importance { tensor: tensor.to_string(), values, width, matrices }),
+    }
+}
+
+/// What llama.cpp writes of the importance matrix. Of its path only the name of the file, because folders of
+/// one machine say nothing on another.
+fn describe(importance: &Importance, metadata: &mut Metadata) {
+    let path = importance.path();
+    let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    metadata.set("quantize.imatrix.file", &*file);
+    match importance.datasets().first() {
+        Some(dataset) => metadata.set("quantize.imatrix.dataset", dataset.as_str()),
+        None => _ = metadata.remove("quantize.imatrix.dataset"),
+    }
+    let entries = u32::try_from(importance.entries().len()).unwrap_or(u32::MAX);
+    metadata.set("quantize.imatrix.entries_count", entries);
+    match importance.chunks() {
+        Some(chunks) => metadata.set("quantize.imatrix.chunks_count", chunks),
+        None => _ = metadata.remove("quantize.imatrix.chunks_count"),
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use fulmen_core::{DType, DTypeError, quant};
 
-use super::plan::QuantizePlan;
+use super::plan::{QuantizePlan, matrices};
 use crate::gguf::{GgufWriteError, GgufWriter};
 use crate::source::{self, ModelSource, SourceError, TensorInfo};
 use crate::tokenizer::TokenizerError;
@@ -41,6 +41,21 @@ pub enum QuantizeError {
         /// The text.
         text: String,
     },
+    /// An entry of the importance matrix that does not fit its tensor.
+    #[error(
+        "tensor {tensor}: the importance matrix has {values} values, expected {}",
+        expected(*width, *matrices)
+    )]
+    Importance {
+        /// The tensor.
+        tensor: String,
+        /// The number of values.
+        values: usize,
+        /// The width of its rows.
+        width: usize,
+        /// The number of its matrices.
+        matrices: usize,
+    },
     /// The progress callback asked to stop.
     #[error("stopped; nothing was written")]
     Stopped,
@@ -52,6 +67,14 @@ pub enum QuantizeError {
         /// What is wrong.
         error: DTypeError,
     },
+}
+
+/// One value per column, or per column of each matrix.
+fn expected(width: usize, matrices: usize) -> String {
+    match matrices {
+        1 => width.to_string(),
+        _ => format!("{width} or {matrices} x {width}"),
+    }
 }
 
 impl QuantizeError {
@@ -98,7 +121,7 @@ fn write_tensors<W: Write>(
     for after in &plan.tensors {
         check_stop(progress(0))?;
         // A page that vanishes from a mapped file also fails as a write from it, so the file's state decides.
-        let written = write_tensor(source, after, &mut writer, threads, &mut progress);
+        let written = write_tensor(source, plan, after, &mut writer, threads, &mut progress);
         source::unless_changed(source, written)?;
     }
     Ok(writer.finish()?)
@@ -107,6 +130,7 @@ fn write_tensors<W: Write>(
 /// Reads, converts and writes one tensor.
 fn write_tensor<W: Write>(
     source: &dyn ModelSource,
+    plan: &QuantizePlan,
     after: &TensorInfo,
     writer: &mut GgufWriter<W>,
     threads: usize,
@@ -122,8 +146,9 @@ fn write_tensor<W: Write>(
         return Ok(());
     }
     let ranges = tasks(before, after.dtype());
+    let conversion = Conversion { before, dtype: after.dtype(), bytes, importance: plan.importance(name) };
     for batch in ranges.chunks(threads.max(1) * TASKS_PER_THREAD) {
-        for (range, converted) in batch.iter().zip(convert(before, after.dtype(), bytes, batch, threads)) {
+        for (range, converted) in batch.iter().zip(convert(&conversion, batch, threads)) {
             writer.write(name, &converted?)?;
             check_stop(progress(u64::try_from(range.len()).unwrap_or(u64::MAX)))?;
         }
@@ -147,19 +172,23 @@ fn tasks(tensor: &TensorInfo, dtype: DType) -> Vec<Range<usize>> {
 /// The converted bytes of one range.
 type Converted = Result<Vec<u8>, QuantizeError>;
 
-/// Converts ranges on several threads; the results are in the order of the ranges.
-fn convert(
-    tensor: &TensorInfo,
+/// What one tensor is converted from and to.
+struct Conversion<'a> {
+    before: &'a TensorInfo,
     dtype: DType,
-    bytes: &[u8],
-    ranges: &[Range<usize>],
-    threads: usize,
-) -> Vec<Converted> {
+    /// All of its data.
+    bytes: &'a [u8],
+    /// A value for each column, or for each column of each matrix.
+    importance: Option<&'a [f32]>,
+}
+
+/// Converts ranges on several threads; the results are in the order of the ranges.
+fn convert(conversion: &Conversion, ranges: &[Range<usize>], threads: usize) -> Vec<Converted> {
     let results: Vec<OnceLock<Converted>> = ranges.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(at) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&at| at < ranges.len()) {
-            let converted = convert_one(tensor, dtype, bytes, ranges[at].clone());
+            let converted = conversion.range(ranges[at].clone());
             results[at].get_or_init(|| converted);
         }
     };
@@ -173,15 +202,48 @@ fn convert(
     results.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
-fn convert_one(tensor: &TensorInfo, dtype: DType, bytes: &[u8], range: Range<usize>) -> Converted {
-    let wrong = |error| QuantizeError::tensor(tensor, error);
-    let (start, end) = (tensor.dtype().bytes(range.start), tensor.dtype().bytes(range.end));
-    let part = &bytes[start.map_err(wrong)?..end.map_err(wrong)?];
-    let values = quant::dequantize_to_vec(tensor.dtype(), part, range.len()).map_err(wrong)?;
-    quant::quantize_to_vec(dtype, &values).map_err(|error| match error {
-        DTypeError::NotFinite { call, dtype, index } => {
-            wrong(DTypeError::NotFinite { call, dtype, index: range.start.saturating_add(index) })
+impl Conversion<'_> {
+    fn range(&self, range: Range<usize>) -> Converted {
+        let wrong = |error| QuantizeError::tensor(self.before, error);
+        let from = self.before.dtype();
+        let part = from.bytes(range.start).map_err(wrong)?..from.bytes(range.end).map_err(wrong)?;
+        let values = quant::dequantize_to_vec(from, &self.bytes[part], range.len()).map_err(wrong)?;
+        let converted = match self.importance {
+            None => quant::quantize_to_vec(self.dtype, &values).map_err(|error| at(error, range.start)),
+            Some(importance) => self.weighted(importance, range.start, &values),
+        };
+        converted.map_err(wrong)
+    }
+
+    /// Converts values from element `start` on, row by row: each row begins again with the first column.
+    fn weighted(&self, importance: &[f32], start: usize, values: &[f32]) -> Result<Vec<u8>, DTypeError> {
+        let width = self.before.width();
+        // The elements of one matrix that has values of its own; all of them if there is one set of values.
+        let matrix = self.before.elements() / matrices(self.before).max(1);
+        let shared = importance.len() == width;
+        let mut out = vec![0; self.dtype.bytes(values.len())?];
+        let mut done = 0;
+        while done < values.len() {
+            let element = start + done;
+            let (column, first) = (element % width, if shared { 0 } else { element / matrix * width });
+            // Rows and ranges are whole blocks, and so is a part of a row.
+            let piece = done..values.len().min(done + width - column);
+            let importance = &importance[first + column..][..piece.len()];
+            let bytes = self.dtype.bytes(piece.start)?..self.dtype.bytes(piece.end)?;
+            quant::quantize_weighted(self.dtype, &values[piece.clone()], importance, &mut out[bytes])
+                .map_err(|error| at(error, element))?;
+            done = piece.end;
         }
-        other => wrong(other),
-    })
+        Ok(out)
+    }
+}
+
+/// An error with the index in the tensor, of one with that in a part that begins at `start`.
+fn at(error: DTypeError, start: usize) -> DTypeError {
+    match error {
+        DTypeError::NotFinite { call, dtype, index } => {
+            DTypeError::NotFinite { call, dtype, index: start.saturating_add(index) }
+        }
+        other => other,
+    }
 }

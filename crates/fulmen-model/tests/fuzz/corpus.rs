@@ -80,6 +80,41 @@ fn part() -> Vec<u8> {
     write(&metadata, &[TensorInfo::new("a", &[2], DType::F32).unwrap()])
 }
 
+/// An importance matrix of two entries, one of them of three experts, as a GGUF file.
+fn importance_gguf() -> Vec<u8> {
+    let mut metadata = Metadata::new();
+    metadata.set("general.type", "imatrix");
+    metadata.set("imatrix.datasets", Array::strings(["text"]));
+    metadata.set("imatrix.chunk_count", 3u32);
+    metadata.set("imatrix.chunk_size", 512u32);
+    let tensor = |name: &str, dims: &[usize]| TensorInfo::new(name, dims, DType::F32).unwrap();
+    write(
+        &metadata,
+        &[
+            tensor("a.in_sum2", &[4]),
+            tensor("a.counts", &[1]),
+            tensor("b.in_sum2", &[4, 3]),
+            tensor("b.counts", &[1, 3]),
+        ],
+    )
+}
+
+/// The same in the older format.
+fn importance_legacy() -> Vec<u8> {
+    let mut bytes = 2i32.to_le_bytes().to_vec();
+    for (name, values) in [("a", 4i32), ("b", 12)] {
+        bytes.extend(1i32.to_le_bytes());
+        bytes.extend(name.as_bytes());
+        bytes.extend(3i32.to_le_bytes());
+        bytes.extend(values.to_le_bytes());
+        (0..values).for_each(|value| bytes.extend((value as f32).to_le_bytes()));
+    }
+    bytes.extend(3i32.to_le_bytes());
+    bytes.extend(4i32.to_le_bytes());
+    bytes.extend(b"text");
+    bytes
+}
+
 /// Regenerates the corpus, for when these files should change:
 /// `cargo test -p fulmen-model --test fuzz -- --ignored write_the_corpus`.
 #[test]
@@ -102,6 +137,8 @@ fn write_the_corpus() {
         ("qwen2.gguf.bin", model("tiny-qwen2", "f16")),
         ("part.gguf.bin", part()),
         ("small.safetensors.bin", safetensors),
+        ("gguf.imatrix.bin", importance_gguf()),
+        ("legacy.imatrix.bin", importance_legacy()),
     ] {
         fs::write(folder().join(name), bytes).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Mutated model files, tokenizers and chat templates: whatever the bytes, there must be no panic, no hang
-//! and no large allocation.
+//! Mutated model files, importance matrices, tokenizers and chat templates: whatever the bytes, there must be
+//! no panic, no hang and no large allocation.
 //!
 //! The files of `tests/corpus` are read unchanged and then mutated. The tests include a short run;
 //! `scripts/fuzz` runs for hours, with `FULMEN_FUZZ_CASES` and another `FULMEN_FUZZ_SEED` each time. A
@@ -12,6 +12,7 @@
 mod allocations;
 mod corpus;
 mod gguf;
+mod importance;
 mod json;
 mod mutate;
 mod safetensors;

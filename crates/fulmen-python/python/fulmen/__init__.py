@@ -69,12 +69,14 @@ from ._text import BatchStream, Stream, Text, TokenLogprob
 from ._tokenizer import Tokenizer
 from .gguf import quantize
 
+CancelToken = _fulmen.CancelToken
 __version__ = _fulmen.__version__
 
 __all__ = [
     "ArgumentError",
     "Batch",
     "BatchStream",
+    "CancelToken",
     "CancelledError",
     "ChatChunk",
     "ChatCompletion",
@@ -187,5 +189,3 @@ if sys.platform == "linux" and not os.path.isabs(os.environ.get("XDG_RUNTIME_DIR
         os.environ.setdefault("NODEVICE_SELECT", "1")
 # Work in other threads ends before the interpreter and the drivers do.
 atexit.register(_fulmen.shutdown)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_fulmen.forget_work)

@@ -471,17 +471,19 @@ class MatmulCache:
     def matmul(self, name: str, x: Any, *, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """``x @ weight.T`` for an input ``[m, k]``, or one row."""
         array = as_array(x)
-        weight = self._native.weight(name)
-        n = weight[1] if weight else 0
         if array.ndim not in (1, 2):
             raise ArgumentError(f"matmul: the input must be a matrix or a row, got shape {array.shape}")
         m = array.shape[0] if array.ndim == 2 else 1
-        shape = (*array.shape[:-1], n)
         data = flat_f32("matmul", array)
-        if out is not None:
-            self._native.matmul_into(name, data, m, flat_output("matmul", out, shape))
-            return out
-        return self._native.matmul(name, data, m, n).reshape(shape)
+        if out is None:
+            result, n = self._native.matmul(name, data, m)
+            return result.reshape(*array.shape[:-1], n)
+        weight = self._native.weight(name)
+        row = flat_output("matmul", out, (*array.shape[:-1], weight[1] if weight else 0))
+        if np.may_share_memory(row, data):
+            raise ArgumentError("matmul: the output must not be in the memory of the input")
+        self._native.matmul_into(name, data, m, row)
+        return out
 
     def profile(self, name: str, m: int = 1) -> Profile:
         """The time of each kernel of a matmul of ``m`` rows."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import AsyncIterator, Iterator, TypedDict
+from typing import AsyncIterator, Iterable, Iterator, TypedDict
 
 from . import _fulmen
 from ._text import Stream
+from ._tokenizer import Tokenizer
 
 __all__ = ["ChatChunk", "ChatCompletion", "ChatMessage", "ChatStream", "ToolCall"]
 
@@ -39,12 +40,39 @@ class ChatMessage(_Message, total=False):
     tool_calls: list[ToolCall]
 
 
+class TopLogprob(TypedDict):
+    """One of the most likely tokens: its text, bytes and log-probability."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class ChatLogprob(TopLogprob):
+    """A token of an answer, and the most likely ones at its place."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    """The log-probabilities of the tokens of an answer."""
+
+    content: list[ChatLogprob]
+
+
 class Choice(TypedDict):
-    """One answer."""
+    """One answer. It has log-probabilities if ``logprobs`` was given."""
 
     index: int
     message: ChatMessage
+    logprobs: ChatLogprobs | None
     finish_reason: str
+
+
+class PromptDetails(TypedDict):
+    """What is known of the tokens of a prompt: how many were in the KV cache already."""
+
+    cached_tokens: int
 
 
 class Usage(TypedDict):
@@ -53,6 +81,7 @@ class Usage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails
 
 
 class ChatCompletion(TypedDict):
@@ -86,6 +115,7 @@ class ChunkChoice(TypedDict):
 
     index: int
     delta: Delta
+    logprobs: ChatLogprobs | None
     finish_reason: str | None
 
 
@@ -102,7 +132,14 @@ class ChatChunk(TypedDict):
 class ChatStream:
     """An answer that is being generated: an iterator over chunks, for ``for`` and for ``async for``."""
 
-    def __init__(self, stream: Stream, model: str, reader: _fulmen.AnswerReader) -> None:
+    def __init__(
+        self, stream: Stream, model: str, reader: _fulmen.AnswerReader, tokenizer: Tokenizer | None
+    ) -> None:
+        """``tokenizer`` is that of log-probabilities, if they are wanted."""
+        self._tokenizer = tokenizer
+        # Log-probabilities of pieces that no chunk had yet, and the number of those that chunks had.
+        self._waiting: list[_fulmen.Logprob] = []
+        self._told = 0
         self._stream = stream
         self._model = model
         self._reader = reader
@@ -118,8 +155,41 @@ class ChatStream:
             "object": "chat.completion.chunk",
             "created": self._created,
             "model": self._model,
-            "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}],
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": delta,
+                    "logprobs": self._logprobs(self._taken()) if delta.get("role") is None else None,
+                    "finish_reason": finish_reason,
+                }
+            ],
         }
+
+    def _taken(self) -> list[_fulmen.Logprob]:
+        taken, self._waiting = self._waiting, []
+        self._told += len(taken)
+        return taken
+
+    def _logprobs(self, entries: Iterable[_fulmen.Logprob]) -> ChatLogprobs | None:
+        if self._tokenizer is None:
+            return None
+        content: list[ChatLogprob] = []
+        for token, logprob, top in entries:
+            tops = [self._logprob(*entry) for entry in top]
+            content.append({**self._logprob(token, logprob), "top_logprobs": tops})
+        return {"content": content}
+
+    def _logprob(self, token: int, logprob: float) -> TopLogprob:
+        known = self._tokenizer is not None and token < self._tokenizer.vocab_size
+        data = self._tokenizer.token_bytes(token) if self._tokenizer is not None and known else b""
+        # JSON has no infinity.
+        finite = max(logprob, -9999.0)
+        return {"token": data.decode("utf-8", "replace"), "bytes": list(data), "logprob": finite}
+
+    def _push(self, piece: str) -> None:
+        if self._tokenizer is not None:
+            self._waiting += self._stream._native.logprobs()
+        self._read(*self._reader.push(piece))
 
     def _call(self, index: int, name: str, arguments: str) -> ToolCall:
         function: Function = {"name": name, "arguments": arguments}
@@ -141,6 +211,9 @@ class ChatStream:
 
     def _finish(self) -> None:
         self._ended = True
+        if self._tokenizer is not None:
+            entries = self._stream.result.logprobs[self._told + len(self._waiting) :]
+            self._waiting += [(entry.token, entry.logprob, entry.top) for entry in entries]
         self._read(*self._reader.finish())
         self._ready.append(self._chunk({}, self._finish_reason(self._calls)))
 
@@ -157,7 +230,7 @@ class ChatStream:
             if self._ended:
                 raise StopIteration
             try:
-                self._read(*self._reader.push(next(self._stream)))
+                self._push(next(self._stream))
             except StopIteration:
                 self._finish()
         return self._ready.pop(0)
@@ -170,7 +243,7 @@ class ChatStream:
             if self._ended:
                 raise StopAsyncIteration
             try:
-                self._read(*self._reader.push(await self._stream.__anext__()))
+                self._push(await self._stream.__anext__())
             except StopAsyncIteration:
                 self._finish()
         return self._ready.pop(0)
@@ -190,17 +263,24 @@ class ChatStream:
         if calls:
             message["tool_calls"] = [self._call(at, *call) for at, call in enumerate(calls)]
         generated = len(text.tokens)
+        entries = ((entry.token, entry.logprob, entry.top) for entry in text.logprobs)
         return {
             "id": f"chatcmpl-{self._key}",
             "object": "chat.completion",
             "created": self._created,
             "model": self._model,
             "choices": [
-                {"index": 0, "message": message, "finish_reason": self._finish_reason(len(calls))}
+                {
+                    "index": 0,
+                    "message": message,
+                    "logprobs": self._logprobs(entries),
+                    "finish_reason": self._finish_reason(len(calls)),
+                }
             ],
             "usage": {
                 "prompt_tokens": text.prompt_tokens,
                 "completion_tokens": generated,
                 "total_tokens": text.prompt_tokens + generated,
+                "prompt_tokens_details": {"cached_tokens": text.cached_tokens},
             },
         }

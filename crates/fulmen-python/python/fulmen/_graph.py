@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _fulmen
-from ._errors import ArgumentError, UnsupportedError
+from ._errors import ArgumentError, FileError, UnsupportedError
 from ._numpy import as_array, check_float, flat_bytes, flat_f32
 from .gguf import Blocks
 
@@ -197,13 +197,23 @@ class Graph:
         text = self.to_dot(fused=fused)
         kind = os.path.splitext(os.fspath(path))[1].lstrip(".")
         if kind == "dot":
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
+            try:
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+            except OSError as error:
+                raise FileError(f"draw: {error}") from error
             return
         program = shutil.which("dot")
         if program is None:
             raise UnsupportedError("draw: Graphviz (dot) is not installed; a path with .dot gets its text")
-        subprocess.run([program, f"-T{kind}", "-o", os.fspath(path)], input=text.encode(), check=True)
+        command = [program, f"-T{kind}", "-o", os.fspath(path)]
+        try:
+            subprocess.run(command, input=text.encode(), check=True, capture_output=True)
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.decode(errors="replace").strip()
+            raise FileError(f"draw: dot could not draw {os.fspath(path)}: {said}") from error
+        except OSError as error:
+            raise FileError(f"draw: {error}") from error
 
     def compile(
         self, device: str = "auto", weights: Mapping[str, Union[Blocks, Any]] = {}, *, keep_all: bool = False

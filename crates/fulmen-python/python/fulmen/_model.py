@@ -42,13 +42,14 @@ class GenerateOptions(TypedDict, total=False):
     presence_penalty: float
     repeat_window: int
     seed: int | None
-    stop: str | Sequence[str]
+    stop: str | Sequence[str] | None
     schema: Any
     regex: str | None
     grammar: str | None
     special: bool
     ignore_end: bool
     logprobs: int | None
+    cancel: _fulmen.CancelToken | None
 
 
 class ChatOptions(GenerateOptions, total=False):
@@ -145,6 +146,7 @@ class Model:
         batch_memory: int = 0,
         check_weights: bool = True,
         progress: Progress = None,
+        cancel: _fulmen.CancelToken | None = None,
     ) -> Model:
         """Loads a GGUF file, a folder with safetensors, or a model of the download cache by its name; without
         a path, the small built-in model.
@@ -153,13 +155,13 @@ class Model:
         (:func:`fulmen.devices`). ``context`` is the longest sequence, 0 for that of the model, at most 4096.
         ``kv`` is the type of the KV cache: ``f16``, ``q8_0`` or ``f32``. ``threads`` is for the CPU.
         ``max_sequences`` and ``batch_memory`` (bytes for KV pages, 0 for as many as needed) are for lists of
-        prompts. ``check_weights`` looks for NaN and infinity.
+        prompts. ``check_weights`` looks for NaN and infinity. ``cancel`` ends loading from another thread.
         """
         name = None if path is None else os.fspath(path)
         began = time.perf_counter()
         with reporter(progress, "load", "B") as report:
             native = _fulmen.Model.load(
-                name, device, context, kv, threads, max_sequences, batch_memory, check_weights, report
+                name, device, context, kv, threads, max_sequences, batch_memory, check_weights, report, cancel
             )
         model = cls(native)
         info = model.info
@@ -183,6 +185,7 @@ class Model:
         endpoint: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         progress: Progress = None,
+        cancel: _fulmen.CancelToken | None = None,
         **options: Any,
     ) -> Model:
         """Loads a model of a hub, ``ORG/NAME[@REVISION][:FILE]``; downloads it unless it is in the cache.
@@ -198,8 +201,8 @@ class Model:
                 log.info("%s is not in the cache", name)
         if path is None:
             with reporter(progress, name, "B") as report:
-                path = _fulmen.pull(name, endpoint, cache_dir, report)
-        return cls.load(path, progress=progress, **options)
+                path = _fulmen.pull(name, endpoint, cache_dir, report, cancel)
+        return cls.load(path, progress=progress, cancel=cancel, **options)
 
     def close(self) -> None:
         """Frees the model as soon as no call uses it. Later calls raise :class:`fulmen.ClosedError`."""
@@ -280,7 +283,8 @@ class Model:
         text; ``stop`` has strings that end it. ``schema`` (a dict, JSON text, a pydantic model, or ``True``
         for any object), ``regex`` and ``grammar`` (Lark) restrict it to what matches. ``ignore_end`` goes on
         after an end token; ``special`` reads control tokens in the prompt; ``logprobs`` asks for the
-        log-probabilities of each token and of so many alternatives.
+        log-probabilities of each token and of so many alternatives. ``cancel``, a
+        :class:`fulmen.CancelToken`, ends the text from another thread.
 
         >>> import fulmen
         >>> fulmen.Model.load(device="cpu").generate("The answer is", regex=" (yes|no)") in (" yes", " no")
@@ -392,7 +396,9 @@ class Model:
         conversation has in common with the last one is not run again.
 
         ``tools`` are functions that the model may call, and ``tool_choice`` says whether it must: ``auto``,
-        ``none``, ``required``, or a function. Calls are in ``tool_calls`` of the message.
+        ``none``, ``required``, or a function. Calls are in ``tool_calls`` of the message. Without
+        ``parallel_tool_calls`` the answer ends behind its first call. With ``logprobs``, the choice has those
+        of all tokens, and the chunks of a stream those of their own.
 
         >>> import fulmen
         >>> model = fulmen.Model.load(device="cpu")
@@ -413,9 +419,14 @@ class Model:
         )
         required = reader.grammar()
         native, schema = _options(options, shown=reader.shown(), grammar=required or options.get("grammar"))
-        running = self._native.generate(tokens, native, stream or on_piece is not None, True)
+        pieces = stream or on_piece is not None
+        logprobs = options.get("logprobs") is not None
+        if logprobs:
+            running = self._native.generate_many([tokens], native, pieces, reader)
+        else:
+            running = self._native.generate(tokens, native, pieces, True, reader)
         name = str(self.metadata.get("general.name", self.info.architecture))
-        answer = ChatStream(Stream(running, schema), name, reader)
+        answer = ChatStream(Stream(running, schema), name, reader, self.tokenizer if logprobs else None)
         if stream:
             return answer
         for chunk in answer:
@@ -424,24 +435,36 @@ class Model:
                 on_piece(piece)
         return answer.result
 
-    def embed(self, text: str | Sequence[str], *, normalize: bool = False) -> NDArray[np.float32]:
+    def embed(
+        self,
+        text: str | Sequence[str],
+        *,
+        normalize: bool = False,
+        cancel: _fulmen.CancelToken | None = None,
+    ) -> NDArray[np.float32]:
         """An embedding of a text, or one row for each of several texts, which run together: hidden states
         after the final norm, pooled as the model's file says (``pooling_type``: mean, first or last token),
         and those of the last token if it says nothing. ``normalize`` gives them length 1, so that their dot
-        products are cosines.
+        products are cosines. ``cancel`` ends the call from another thread.
 
         >>> import fulmen
         >>> fulmen.Model.load(device="cpu").embed(["a cat", "a dog"]).shape
         (2, 256)
         """
         texts = [text] if isinstance(text, str) else list(text)
-        rows = self._native.embed([self._tokens(one) for one in texts])
+        rows = self._native.embed([self._tokens(one) for one in texts], cancel)
         if normalize:
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
             rows = (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
         return rows[0] if isinstance(text, str) else rows
 
-    def logits(self, prompt: str | Sequence[int], *, all: bool = False) -> NDArray[np.float32]:
+    def logits(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        all: bool = False,
+        cancel: _fulmen.CancelToken | None = None,
+    ) -> NDArray[np.float32]:
         """The logits after the last token of a prompt; with ``all`` after each of its tokens, as rows.
 
         >>> import fulmen
@@ -450,10 +473,16 @@ class Model:
         ' time'
         """
         tokens = self._tokens(prompt)
-        rows = self._native.logits(tokens, 0 if all else max(len(tokens) - 1, 0))
+        rows = self._native.logits(tokens, 0 if all else max(len(tokens) - 1, 0), cancel)
         return rows if all else rows[0]
 
-    def score(self, text: str | Sequence[int], *, prefix: str | Sequence[int] = "") -> Score:
+    def score(
+        self,
+        text: str | Sequence[int],
+        *,
+        prefix: str | Sequence[int] = "",
+        cancel: _fulmen.CancelToken | None = None,
+    ) -> Score:
         """The log-probabilities of the tokens of a text, after those of a prefix, which are not scored. The
         first token of all has none.
 
@@ -466,7 +495,7 @@ class Model:
         before = self._tokens(prefix) if len(prefix) else self._tokens("")
         own = self.tokenizer.encode(text) if isinstance(text, str) else self._tokens(text)
         tokens, first = before + own, max(len(before), 1)
-        return Score(tokens[first:], self._native.score(tokens, first))
+        return Score(tokens[first:], self._native.score(tokens, first, cancel))
 
     def perplexity(
         self,
@@ -475,11 +504,13 @@ class Model:
         window: int | None = None,
         stride: int | None = None,
         progress: Progress = None,
+        cancel: _fulmen.CancelToken | None = None,
     ) -> Perplexity:
         """The perplexity of a text in windows. Without a ``stride`` the second half of each window is scored,
         as llama.cpp does; with one, every token but the first."""
         with reporter(progress, "perplexity", "tok") as report:
-            return Perplexity(*self._native.perplexity(self._tokens(text), window, stride, report))
+            tokens = self._tokens(text)
+            return Perplexity(*self._native.perplexity(tokens, window, stride, report, cancel))
 
     def graph(self, step: str = "decode", rows: int = 1, *, fused: bool = True, dot: bool = False) -> str:
         """The graph of a decode or prefill step as text, or as Graphviz DOT."""
@@ -490,13 +521,13 @@ def _options(options: GenerateOptions, **more: Any) -> tuple[_fulmen.Options, An
     """The options of the engine, and the schema."""
     given: dict[str, Any] = {**options, **more}
     schema = given.pop("schema", None)
-    stop = given.pop("stop", ())
+    stop = given.pop("stop", None)
     seed = given.pop("seed", None)
     if seed is None and given.get("temperature", 0.0):
         seed = random.getrandbits(64)
     native = _fulmen.Options(
         **given,
-        stop=[stop] if isinstance(stop, str) else list(stop),
+        stop=[stop] if isinstance(stop, str) else list(stop or ()),
         seed=0 if seed is None else seed,
         schema=None if schema is None else schema_text(schema),
     )

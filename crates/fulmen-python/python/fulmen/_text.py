@@ -32,11 +32,12 @@ class Text(str):
     """
 
     __slots__ = (
+        "_parsed",
+        "_schema",
         "cached_tokens",
         "decode_seconds",
         "finish_reason",
         "logprobs",
-        "parsed",
         "prefill_seconds",
         "prompt_tokens",
         "stop",
@@ -59,8 +60,8 @@ class Text(str):
     decode_seconds: float
     #: Log-probabilities, if ``logprobs`` was given.
     logprobs: list[TokenLogprob]
-    #: With a schema: the value, or the instance of the pydantic model. ``None`` if the text is not complete.
-    parsed: Any
+    _schema: Any
+    _parsed: Any
 
     @staticmethod
     def _of(answer: _fulmen.Answer, schema: Any = None) -> Text:
@@ -73,11 +74,20 @@ class Text(str):
         text.prefill_seconds = answer["prefill_seconds"]
         text.decode_seconds = answer["decode_seconds"]
         text.logprobs = [TokenLogprob(*entry) for entry in answer["logprobs"]]
-        text.parsed = None
-        if schema is not None and text.finish_reason == "stop" and text.stop is None:
-            validate = getattr(schema, "model_validate_json", None)
-            text.parsed = validate(str(text)) if validate is not None else json.loads(text)
+        complete = text.finish_reason == "stop" and text.stop is None
+        text._schema = schema if complete else None
+        text._parsed = None
         return text
+
+    @property
+    def parsed(self) -> Any:
+        """With a schema: the value, or the instance of the pydantic model; ``None`` if the text is not
+        complete. A model may refuse with its validators what its schema allows: then this raises pydantic's
+        ``ValidationError``."""
+        if self._parsed is None and self._schema is not None:
+            validate = getattr(self._schema, "model_validate_json", None)
+            self._parsed = validate(str(self)) if validate is not None else json.loads(self)
+        return self._parsed
 
     @property
     def tokens_per_second(self) -> float:

@@ -179,10 +179,13 @@ def quantize(
     replace: bool = False,
     threads: int | None = None,
     progress: Progress = None,
+    cancel: _fulmen.CancelToken | None = None,
 ) -> Quantized:
-    """Converts a model to a smaller type (:func:`types`). The new file appears when it is complete."""
+    """Converts a model to a smaller type (:func:`types`). The new file appears when it is complete.
+    ``cancel`` ends it from another thread."""
     with reporter(progress, "quantize", "el") as report:
-        return Quantized(*_fulmen.quantize_file(os.fspath(path), out, type, replace, threads, report))
+        sizes = _fulmen.quantize_file(os.fspath(path), out, type, replace, threads, report, cancel)
+        return Quantized(*sizes)
 
 
 def types() -> list[str]:

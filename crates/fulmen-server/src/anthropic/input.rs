@@ -8,7 +8,7 @@ use super::types::{
 };
 use crate::error::ApiError;
 use crate::generation::ChatInput;
-use crate::openai::messages::checked_tool;
+use crate::openai::messages::{checked_tool, no_others};
 use crate::served::Grammar;
 
 /// The parts of a request that make its prompt.
@@ -49,13 +49,26 @@ fn plain_text(blocks: Blocks, param: &str) -> Result<String, ApiError> {
     match blocks {
         Blocks::Text(text) => Ok(text),
         Blocks::Blocks(blocks) => {
-            let text = |block: InputBlock| match (block.kind.as_str(), block.text) {
-                ("text", Some(text)) => Ok(text),
-                (kind, _) => Err(unsupported_block(param, kind)),
+            let text = |block: InputBlock| {
+                known_fields(&block, param)?;
+                match (block.kind.as_str(), block.text) {
+                    ("text", Some(text)) => Ok(text),
+                    (kind, _) => Err(unsupported_block(param, kind)),
+                }
             };
             let texts: Vec<String> = blocks.into_iter().map(text).collect::<Result<_, _>>()?;
             Ok(texts.join("\n"))
         }
+    }
+}
+
+/// Refuses unknown fields of the kinds of blocks that are read.
+fn known_fields(block: &InputBlock, param: &str) -> Result<(), ApiError> {
+    match block.kind.as_str() {
+        "text" | "tool_use" | "tool_result" | "thinking" | "redacted_thinking" => {
+            no_others(&block.others, &["cache_control", "citations", "signature", "data", "caller"], param)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -83,6 +96,7 @@ fn push_message(index: usize, message: InputMessage, list: &mut Vec<Message>) ->
     };
     let (mut texts, mut calls, mut thoughts) = (Vec::new(), Vec::new(), String::new());
     for block in blocks {
+        known_fields(&block, &format!("{param}.content"))?;
         match block.kind.as_str() {
             "text" => texts.push(block.text.ok_or_else(|| missing("text"))?),
             "thinking" => thoughts.push_str(&block.thinking.unwrap_or_default()),
@@ -98,6 +112,8 @@ fn push_message(index: usize, message: InputMessage, list: &mut Vec<Message>) ->
                     Some(content) => plain_text(*content, &format!("{param}.content"))?,
                     None => String::new(),
                 };
+                // Templates have no other place for it.
+                let text = if block.is_error == Some(true) { format!("Error: {text}") } else { text };
                 let id = block.tool_use_id.ok_or_else(|| missing("tool_use_id"))?;
                 let fields = vec![("tool_call_id".to_owned(), json!(id))];
                 list.push(Message { fields, ..Message::new("tool", text) });

@@ -41,12 +41,10 @@ pub(crate) async fn create(
         temperature: request.temperature,
         top_p: request.top_p,
         top_k: request.top_k,
+        stop_name: Some("stop_sequences"),
         stop: request.stop_sequences.unwrap_or_default(),
         max_tokens: Some(("max_tokens", request.max_tokens)),
-        grammar: match input.grammar(&*lease)? {
-            Some(grammar) => Some(grammar),
-            None => grammar(request.output_config)?,
-        },
+        grammar: input.constraint(&*lease, grammar(request.output_config)?, "output_config.format")?,
         ..SamplingFields::default()
     };
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;

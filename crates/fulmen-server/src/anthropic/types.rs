@@ -108,6 +108,12 @@ pub(crate) struct InputBlock {
     #[schema(value_type = Option<Object>)]
     pub(crate) content: Option<Box<Blocks>>,
     pub(crate) thinking: Option<String>,
+    /// Whether the result of a tool says that it failed.
+    pub(crate) is_error: Option<bool>,
+    /// Fields of answers that a client sends back, of other kinds, or unknown ones, which are refused.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub(crate) others: Map<String, Value>,
 }
 
 /// A tool.

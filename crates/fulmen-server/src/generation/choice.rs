@@ -14,6 +14,7 @@ use fulmen_model::tokenizer::StreamDecoder;
 use crate::error::ApiError;
 use crate::log::AnswerLog;
 use crate::metrics::Metrics;
+use crate::record::Figures;
 use crate::registry::Lease;
 
 /// A token with its log-probability.
@@ -27,6 +28,8 @@ pub(crate) struct TokenLogprob {
     pub(crate) top: Vec<(Vec<u8>, f32)>,
     /// Bytes of text before it.
     pub(crate) offset: usize,
+    /// Characters of text before it.
+    pub(crate) characters: usize,
 }
 
 /// What is new in a text.
@@ -88,12 +91,15 @@ pub(crate) struct Choice {
     decoder: StreamDecoder,
     stops: StopFinder,
     parser: AnswerParser,
+    one_call: bool,
     wants_logprobs: bool,
     ignore_eos: bool,
     /// Tokens whose text has not been passed on.
     pending: VecDeque<TokenLogprob>,
     /// Bytes that were decoded, and bytes that are settled: no stop string can begin in them.
     decoded: usize,
+    /// Characters that were decoded.
+    characters: usize,
     settled: usize,
     usage: TokenUsage,
     started: Instant,
@@ -102,16 +108,20 @@ pub(crate) struct Choice {
     ended: bool,
     /// Where prompt and answer are logged, if they are.
     log: Option<AnswerLog>,
+    figures: Arc<Figures>,
 }
 
 /// How a text is read.
 pub(super) struct Reading {
     pub(super) stops: StopFinder,
     pub(super) parser: AnswerParser,
+    /// Whether the text ends after its first call of a tool.
+    pub(super) one_call: bool,
     pub(super) wants_logprobs: bool,
     pub(super) ignore_eos: bool,
     pub(super) prompt_tokens: usize,
     pub(super) log: Option<AnswerLog>,
+    pub(super) figures: Arc<Figures>,
 }
 
 impl Choice {
@@ -129,10 +139,12 @@ impl Choice {
             decoder: StreamDecoder::continuing().showing(tags),
             stops: reading.stops,
             parser: reading.parser,
+            one_call: reading.one_call,
             wants_logprobs: reading.wants_logprobs,
             ignore_eos: reading.ignore_eos,
             pending: VecDeque::new(),
             decoded: 0,
+            characters: 0,
             settled: 0,
             usage: TokenUsage { prompt: reading.prompt_tokens, ..TokenUsage::default() },
             started: Instant::now(),
@@ -140,6 +152,7 @@ impl Choice {
             ready: VecDeque::new(),
             ended: false,
             log: reading.log,
+            figures: reading.figures,
         }
     }
 
@@ -194,19 +207,31 @@ impl Choice {
                 logprob: sampled.logprob.unwrap_or(f32::NEG_INFINITY),
                 top: sampled.top.iter().map(|&(id, logprob)| (bytes(id), logprob)).collect(),
                 offset: self.decoded,
+                characters: self.characters,
             });
         }
-        if let Some(stop) = self.take_text(&text) {
+        let stop = self.take_text(&text);
+        let reason = match stop {
+            _ if self.has_its_call() => Some(EndReason::ToolCalls),
+            stop => stop.map(EndReason::StopString),
+        };
+        if let Some(reason) = reason {
             self.usage.cached = self.handle.cached_tokens().unwrap_or(0);
             self.handle.cancel();
-            self.end(EndReason::StopString(stop));
+            self.end(reason);
         }
         Ok(())
+    }
+
+    /// Whether the one call is there that the text may have.
+    fn has_its_call(&self) -> bool {
+        self.one_call && self.parser.calls() > 0
     }
 
     /// Passes text on. Returns the stop string that ends it.
     fn take_text(&mut self, text: &str) -> Option<String> {
         self.decoded += text.len();
+        self.characters += text.chars().count();
         let Scanned { text, stop } = self.stops.push(text);
         self.pass_on(&text);
         stop
@@ -214,7 +239,7 @@ impl Choice {
 
     fn pass_on(&mut self, settled: &str) {
         self.settled += settled.len();
-        let parsed = self.parser.push(settled);
+        let parsed = self.parse(settled);
         if !parsed.reasoning.is_empty() {
             self.usage.reasoning += 1;
         }
@@ -222,6 +247,25 @@ impl Choice {
         let count = self.pending.iter().take_while(|token| token.offset < here).count();
         let logprobs = self.pending.drain(..count).collect();
         self.emit(parsed, logprobs);
+    }
+
+    fn parse(&mut self, text: &str) -> ParsedText {
+        if !self.one_call || self.parser.is_plain() {
+            return self.parser.push(text);
+        }
+        // By characters, so that nothing is taken from behind the call.
+        let mut all = ParsedText::default();
+        for (at, character) in text.char_indices() {
+            if self.parser.calls() > 0 {
+                break;
+            }
+            let parsed = self.parser.push(&text[at..at + character.len_utf8()]);
+            all.reasoning.push_str(&parsed.reasoning);
+            all.content.push_str(&parsed.content);
+            all.calls.extend(parsed.calls);
+        }
+        all.calls.truncate(1);
+        all
     }
 
     fn emit(&mut self, parsed: ParsedText, logprobs: Vec<TokenLogprob>) {
@@ -238,6 +282,7 @@ impl Choice {
         self.usage.cached = usage.cached_tokens;
         let rest = self.decoder.finish();
         let reason = match self.take_text(&rest) {
+            _ if self.has_its_call() => EndReason::ToolCalls,
             Some(stop) => EndReason::StopString(stop),
             None => {
                 let held = self.stops.finish();
@@ -252,13 +297,16 @@ impl Choice {
     }
 
     fn end(&mut self, reason: EndReason) {
-        let logprobs = match reason {
-            // What a stop string has cut off is not delivered.
-            EndReason::StopString(_) => Vec::new(),
-            _ => self.pending.drain(..).collect(),
-        };
-        let parsed = self.parser.finish();
-        self.emit(parsed, logprobs);
+        // What a stop string has cut off is not delivered, and nothing behind the only call.
+        let cut = matches!(reason, EndReason::StopString(_) | EndReason::ToolCalls);
+        let logprobs = if cut { Vec::new() } else { self.pending.drain(..).collect() };
+        if reason != EndReason::ToolCalls {
+            let mut parsed = self.parser.finish();
+            if self.one_call {
+                parsed.calls.truncate(1);
+            }
+            self.emit(parsed, logprobs);
+        }
         let reason = match reason {
             EndReason::Stop if self.parser.calls() > 0 => EndReason::ToolCalls,
             reason => reason,
@@ -276,6 +324,7 @@ impl Choice {
 
 impl Drop for Choice {
     fn drop(&mut self) {
+        self.figures.add_generated(self.usage.generated);
         if !self.ended {
             self.metrics.cancelled();
         }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fulmen_engine::generation::StopFinder;
-use fulmen_engine::{Constraint, Request, RequestError, Stop};
+use fulmen_engine::{Constraint, Request, Stop};
 use fulmen_model::template::ToolCall;
 
 use super::choice::{Choice, EndReason, Ending, Output, Piece, Reading, TokenLogprob, TokenUsage};
@@ -53,6 +53,7 @@ impl Choices {
         let count = prompts.len() * params.n as usize;
         let mut constraints = constraints(&lease, params, count).await?.into_iter();
         let lease = Arc::new(lease);
+        caller.figures.set_model(&lease.spec().name);
         let mut choices = Vec::with_capacity(count);
         for prompt in prompts {
             for number in 0..params.n {
@@ -62,9 +63,11 @@ impl Choices {
                     stops: StopFinder::new(&params.stop)
                         .map_err(|error| ApiError::field("stop", error.to_string()))?,
                     parser: prompt.parser.clone(),
+                    one_call: prompt.one_call,
                     wants_logprobs: params.logprobs.is_some(),
                     ignore_eos: params.ignore_eos,
                     prompt_tokens: prompt.tokens.len(),
+                    figures: Arc::clone(&caller.figures),
                     log: caller.log.as_ref().map(|log| log.answer(&lease, &prompt.tokens)),
                 };
                 let handle = lease.submit(request);
@@ -182,15 +185,7 @@ fn request(
     number: u32,
     caller: &Caller,
 ) -> Result<Request, ApiError> {
-    let context = lease.context();
-    let prompt_tokens = prompt.tokens.len();
-    if prompt_tokens == 0 {
-        return Err(RequestError::EmptyPrompt.into());
-    }
-    if prompt_tokens >= context as usize {
-        return Err(RequestError::PromptTooLong { prompt: prompt_tokens, context }.into());
-    }
-    let room = context - prompt_tokens as u32;
+    let room = prompt.room(lease.context())?;
     let mut sampling = params.sampling;
     sampling.seed = sampling.seed.wrapping_add(u64::from(number));
     let sampling = lease

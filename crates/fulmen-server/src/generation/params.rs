@@ -22,6 +22,8 @@ pub(crate) struct SamplingFields {
     pub(crate) repetition_penalty: Option<f64>,
     pub(crate) repeat_window: Option<i64>,
     pub(crate) seed: Option<i64>,
+    /// The name of the stop strings in the API, if it is not `stop`.
+    pub(crate) stop_name: Option<&'static str>,
     pub(crate) stop: Vec<String>,
     /// The name of the limit in the API, and its value.
     pub(crate) max_tokens: Option<(&'static str, i64)>,
@@ -151,21 +153,17 @@ impl SamplingFields {
     }
 
     fn checked_stops(&self, limits: &Limits) -> Result<Vec<String>, ApiError> {
-        let error = |message: String| Err(ApiError::field("stop", message));
+        let name = self.stop_name.unwrap_or("stop");
+        let error = |message: String| Err(ApiError::field(name, format!("{name}: expected {message}")));
         if self.stop.len() > limits.stops {
-            return error(format!(
-                "stop: expected at most {} strings, got {}",
-                limits.stops,
-                self.stop.len()
-            ));
+            return error(format!("at most {} strings, got {}", limits.stops, self.stop.len()));
         }
         for stop in &self.stop {
             if stop.is_empty() {
-                return error("stop: expected strings that are not empty".to_owned());
+                return error("strings that are not empty".to_owned());
             }
             if stop.len() > limits.stop_bytes {
-                let (most, got) = (limits.stop_bytes, stop.len());
-                return error(format!("stop: expected strings of at most {most} bytes, got {got}"));
+                return error(format!("strings of at most {} bytes, got {}", limits.stop_bytes, stop.len()));
             }
         }
         Ok(self.stop.clone())

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fulmen_engine::RequestError;
 use fulmen_model::template::{AnswerParser, ChatOptions, Message, ToolChoice, ToolFormat, ToolSpec};
 use fulmen_model::tokenizer::Special;
 use serde_json::Value;
@@ -19,12 +20,26 @@ pub(crate) struct Prompt {
     pub(crate) tokens: Vec<u32>,
     /// Divides the answer into thoughts, text and calls of tools.
     pub(crate) parser: AnswerParser,
+    /// Whether the answer ends after its first call of a tool.
+    pub(crate) one_call: bool,
 }
 
 impl Prompt {
     /// A prompt of tokens, whose answer is plain text.
     pub(crate) fn tokens(tokens: Vec<u32>) -> Prompt {
         Prompt { tokens, ..Prompt::default() }
+    }
+
+    /// Positions of a context that are left for the answer; at least one.
+    pub(crate) fn room(&self, context: u32) -> Result<u32, ApiError> {
+        let prompt = self.tokens.len();
+        if prompt == 0 {
+            return Err(RequestError::EmptyPrompt.into());
+        }
+        match u32::try_from(prompt).ok().and_then(|prompt| context.checked_sub(prompt)) {
+            None | Some(0) => Err(RequestError::PromptTooLong { prompt, context }.into()),
+            Some(room) => Ok(room),
+        }
     }
 }
 
@@ -43,8 +58,31 @@ pub(crate) struct ChatInput {
 }
 
 impl ChatInput {
+    /// The grammar of the answer: that of a required call, or `format`, for which the request's field `param`
+    /// asks. A grammar begins with the first token, so there is none of both.
+    pub(crate) fn constraint(
+        &self,
+        model: &dyn ServedModel,
+        format: Option<Grammar>,
+        param: &'static str,
+    ) -> Result<Option<Grammar>, ApiError> {
+        let call = self.grammar(model)?;
+        let Some(format) = format else { return Ok(call) };
+        let together = |what| {
+            let message = format!("{param} together with {what}: the answer would have to be both");
+            Err(ApiError::field(param, message))
+        };
+        if call.is_some() {
+            return together("a required tool_choice");
+        }
+        if !self.tools.is_empty() && self.tool_choice == ToolChoice::Auto {
+            return together("tools that may be called (a tool_choice of none allows it)");
+        }
+        Ok(Some(format))
+    }
+
     /// The grammar that a required call needs.
-    pub(crate) fn grammar(&self, model: &dyn ServedModel) -> Result<Option<Grammar>, ApiError> {
+    fn grammar(&self, model: &dyn ServedModel) -> Result<Option<Grammar>, ApiError> {
         let Some(tools) = self.tool_choice.required(&self.tools) else { return Ok(None) };
         let named = match &self.tool_choice {
             ToolChoice::Named(name) => Some(name.as_str()),
@@ -97,7 +135,7 @@ impl ChatInput {
         let tokenizer = model.tokenizer();
         let (prompt, parser) =
             template.prompt_with_tools(tokenizer, self.messages, tools, options, constrained)?;
-        Ok(Prompt { tokens: prompt.tokens, parser })
+        Ok(Prompt { tokens: prompt.tokens, parser, one_call: !self.several_calls })
     }
 
     /// A model without a template was not trained for conversations: it continues the text of the messages.

@@ -11,7 +11,7 @@ use futures_util::Stream;
 use serde::Serialize;
 use tokio::time::{Instant, Sleep};
 
-use super::choice::Output;
+use super::choice::{Ending, Output};
 use super::choices::Choices;
 use crate::error::ApiError;
 
@@ -45,9 +45,9 @@ pub(crate) enum Streaming {
 /// The response of a streamed request. When its client goes away, the body is dropped, and with it the
 /// requests of the engine.
 pub(crate) fn stream(choices: Choices, encoder: impl Encode, form: Streaming) -> Response<Body> {
-    let (content_type, keep_alive) = match form {
-        Streaming::Sse { keep_alive } => ("text/event-stream", Some(keep_alive)),
-        Streaming::JsonLines => ("application/x-ndjson", None),
+    let keep_alive = match form {
+        Streaming::Sse { keep_alive } => Some(keep_alive),
+        Streaming::JsonLines => None,
     };
     let body = Frames {
         choices,
@@ -55,7 +55,26 @@ pub(crate) fn stream(choices: Choices, encoder: impl Encode, form: Streaming) ->
         keep_alive: keep_alive.map(|time| (time, Box::pin(tokio::time::sleep(time)))),
         place: Place::Start,
     };
-    let mut response = Response::new(Body::from_stream(body));
+    response(Body::from_stream(body), form)
+}
+
+/// The response of a streamed request without generated tokens: the ends of all choices.
+pub(crate) fn stream_ends(endings: Vec<Ending>, mut encoder: impl Encode, form: Streaming) -> Response<Body> {
+    let mut out = Vec::new();
+    encoder.start(&mut out);
+    for (choice, ending) in endings.into_iter().enumerate() {
+        encoder.output(choice, Output::End(ending), &mut out);
+    }
+    encoder.end(&mut out);
+    response(Body::from(out), form)
+}
+
+fn response(body: Body, form: Streaming) -> Response<Body> {
+    let content_type = match form {
+        Streaming::Sse { .. } => "text/event-stream",
+        Streaming::JsonLines => "application/x-ndjson",
+    };
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

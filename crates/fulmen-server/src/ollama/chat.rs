@@ -1,6 +1,7 @@
 //! `/api/chat`.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
@@ -10,7 +11,9 @@ use serde_json::{Value, json};
 
 use super::generate::loaded_or_unloaded;
 use super::stream::{Form, LineEncoder};
-use super::types::{KeepAlive, OllamaChatLine, OllamaChatRequest, OllamaMessage, OllamaOptions, Think};
+use super::types::{
+    KeepAlive, OllamaCall, OllamaChatLine, OllamaChatRequest, OllamaMessage, OllamaOptions, Think,
+};
 use crate::app::{App, Caller};
 use crate::body::Json;
 use crate::error::ApiError;
@@ -29,23 +32,29 @@ pub(crate) async fn create(
     if request.messages.0.is_empty() {
         return loaded_or_unloaded(&app, &request.model, request.keep_alive, Form::Chat).await;
     }
+    let started = Instant::now();
     let lease = app.registry.acquire(Some(&request.model)).await?;
+    let load = started.elapsed();
     keep_alive(&app, &request.model, request.keep_alive)?;
     let limits = &app.options.limits;
     let messages = request.messages.0.into_iter().enumerate();
+    let (thinking, effort) = Think::read(request.think.as_ref())?;
     let input = ChatInput {
         messages: messages
             .map(|(index, message)| template_message(index, message))
             .collect::<Result<_, _>>()?,
         tools: tool_specs(request.tools, limits.tools)?,
         several_calls: true,
-        thinking: Think::flag(request.think)?,
+        thinking,
+        variables: effort.into_iter().collect(),
         ..ChatInput::default()
     };
-    let fields = OllamaOptions::fields(request.options, request.format, &lease)?;
+    let mut fields = OllamaOptions::fields(request.options, request.format, &lease)?;
+    fields.grammar = input.constraint(&*lease, fields.grammar.take(), "format")?;
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
     let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
-    answer(&app, lease, prompt, &params, &caller, request.stream, Form::Chat).await
+    let encoder = LineEncoder { model: lease.spec().name.clone(), form: Form::Chat, load };
+    answer(&app, lease, prompt, &params, &caller, request.stream, encoder).await
 }
 
 /// Sets how long the model stays loaded, if the request says so.
@@ -64,9 +73,8 @@ pub(super) async fn answer(
     params: &GenerationParams,
     caller: &Caller,
     streamed: Option<bool>,
-    form: Form,
+    encoder: LineEncoder,
 ) -> Result<Response, ApiError> {
-    let encoder = LineEncoder { model: lease.spec().name.clone(), form };
     let mut choices = Choices::start(lease, &[prompt], params, caller, &app.metrics).await?;
     if streamed != Some(false) {
         choices.first().await?;
@@ -96,7 +104,10 @@ fn template_message(index: usize, message: OllamaMessage) -> Result<Message, Api
     }
     let mut fields = Vec::new();
     if let Some(calls) = message.tool_calls.filter(|calls| !calls.is_empty()) {
-        let calls = calls.into_iter().map(|call| json!({ "type": "function", "function": call.function }));
+        let calls = calls.into_iter().map(|OllamaCall { id, function, .. }| match id {
+            Some(id) => json!({ "type": "function", "id": id, "function": function }),
+            None => json!({ "type": "function", "function": function }),
+        });
         fields.push(("tool_calls".to_owned(), Value::Array(calls.collect())));
     }
     let texts = [

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::chat::keep_alive;
 use super::types::KeepAlive;
-use crate::app::App;
+use crate::app::{App, Caller};
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
 use crate::openai::completions::PromptParam;
@@ -52,6 +52,7 @@ pub(crate) struct OllamaEmbedResponse {
     responses((status = 200, body = OllamaEmbedResponse), (status = 400), (status = 404)))]
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
+    caller: Caller,
     Json(request): Json<OllamaEmbedRequest>,
 ) -> Result<Response, ApiError> {
     let started = Instant::now();
@@ -71,7 +72,7 @@ pub(crate) async fn create(
     let inputs = inputs(&lease, input, app.options.limits.embeddings).await?;
     let prompt_eval_count = inputs.iter().map(Vec::len).sum();
     let model = lease.spec().name.clone();
-    let embeddings = embed(lease, inputs).await?;
+    let embeddings = embed(&app, lease, &caller, inputs).await?;
     let total_duration = started.elapsed().as_nanos() as u64;
     Ok(json_response(&OllamaEmbedResponse {
         model,

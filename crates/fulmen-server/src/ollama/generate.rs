@@ -1,7 +1,7 @@
 //! `/api/generate`.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::extract::State;
 use axum::response::Response;
@@ -10,7 +10,7 @@ use fulmen_model::tokenizer::Special;
 use serde_json::json;
 
 use super::chat::{answer, keep_alive};
-use super::stream::Form;
+use super::stream::{Form, LineEncoder};
 use super::time::rfc3339;
 use super::types::{KeepAlive, OllamaGenerateRequest, OllamaOptions, OllamaTextLine, Think};
 use crate::app::{App, Caller};
@@ -30,11 +30,17 @@ pub(crate) async fn create(
     if request.prompt.is_empty() {
         return loaded_or_unloaded(&app, &request.model, request.keep_alive, Form::Text).await;
     }
+    let started = Instant::now();
     let lease = app.registry.acquire(Some(&request.model)).await?;
+    let load = started.elapsed();
     keep_alive(&app, &request.model, request.keep_alive)?;
     let fields = OllamaOptions::fields(request.options, request.format, &lease)?;
     let params = fields.resolve(&lease.spec().defaults, &*lease, &app.options.limits)?;
     let plain = request.raw == Some(true) || lease.chat_template().is_none();
+    let (thinking, effort) = Think::read(request.think.as_ref())?;
+    if plain && thinking == Some(true) {
+        return Err(ApiError::unsupported("think", "there is no chat template that asks for thoughts"));
+    }
     let prompt = match plain {
         true if request.system.is_some() => {
             return Err(ApiError::unsupported("system", "there is no chat template to put it into"));
@@ -43,13 +49,14 @@ pub(crate) async fn create(
         false => {
             let system = request.system.map(Message::system);
             let messages = system.into_iter().chain([Message::user(request.prompt)]).collect();
-            let thinking = Think::flag(request.think)?;
-            ChatInput { messages, thinking, ..ChatInput::default() }
+            let variables = effort.into_iter().collect();
+            ChatInput { messages, thinking, variables, ..ChatInput::default() }
                 .prompt(&lease, params.grammar.is_some())
                 .await?
         }
     };
-    answer(&app, lease, prompt, &params, &caller, request.stream, Form::Text).await
+    let encoder = LineEncoder { model: lease.spec().name.clone(), form: Form::Text, load };
+    answer(&app, lease, prompt, &params, &caller, request.stream, encoder).await
 }
 
 fn refuse_unsupported(request: &OllamaGenerateRequest) -> Result<(), ApiError> {

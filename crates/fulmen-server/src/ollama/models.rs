@@ -13,6 +13,7 @@ use super::time::rfc3339;
 use crate::app::App;
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
+use crate::registry::LONGEST_KEEP_ALIVE;
 use crate::served::{ModelInfo, ServedModel};
 
 /// A model.
@@ -77,7 +78,7 @@ pub(crate) async fn running(State(app): State<Arc<App>>) -> Response {
         .map(|status| {
             let info = loaded.iter().find(|(name, _)| *name == status.name).map(|(_, model)| model.info());
             // Far away, for a model that stays.
-            let left = status.expires_in.unwrap_or(Duration::from_secs(100 * 365 * 86_400));
+            let left = status.expires_in.map_or(LONGEST_KEEP_ALIVE, |left| left.min(LONGEST_KEEP_ALIVE));
             json!({
                 "name": status.name, "model": status.name, "digest": "", "details": details(info),
                 "size": status.bytes, "size_vram": status.bytes, "context_length": status.context,

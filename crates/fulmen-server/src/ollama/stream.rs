@@ -1,6 +1,6 @@
 //! Lines of JSON.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::time::rfc3339;
 use super::types::{OllamaAnswer, OllamaChatLine, OllamaEnd, OllamaTextLine};
@@ -18,12 +18,14 @@ pub(super) enum Form {
 pub(super) struct LineEncoder {
     pub(super) model: String,
     pub(super) form: Form,
+    /// How long the model took to be there.
+    pub(super) load: Duration,
 }
 
 impl LineEncoder {
     fn write(&self, piece: Piece, ending: Option<&Ending>, out: &mut Vec<u8>) {
         let (model, created_at) = (self.model.clone(), rfc3339(SystemTime::now()));
-        let (done, end) = (ending.is_some(), ending.map(OllamaEnd::from));
+        let (done, end) = (ending.is_some(), ending.map(|ending| OllamaEnd::new(ending, self.load)));
         match self.form {
             Form::Chat => {
                 let message = OllamaAnswer {

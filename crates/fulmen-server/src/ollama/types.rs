@@ -11,8 +11,9 @@ use crate::body::List;
 use crate::error::ApiError;
 use crate::generation::{EndReason, Ending, SamplingFields};
 use crate::openai::chat_types::{MAX_MESSAGES, Tool};
+use crate::openai::messages::effort_variable;
 use crate::openai::wire::StopParam;
-use crate::registry::Lease;
+use crate::registry::{LONGEST_KEEP_ALIVE, Lease};
 use crate::served::Grammar;
 
 /// A request for a chat.
@@ -77,22 +78,37 @@ pub(crate) struct OllamaMessage {
 
 /// A call of a tool.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct OllamaCall {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<String>,
     pub(crate) function: OllamaFunction,
 }
 
 /// The function of a call.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct OllamaFunction {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) arguments: Map<String, Value>,
+    /// The number of the call in its answer.
+    #[serde(skip_serializing)]
+    #[allow(dead_code)]
+    pub(crate) index: Option<u32>,
+    /// Of a client that sends the tool's description back.
+    #[serde(skip_serializing)]
+    #[allow(dead_code)]
+    pub(crate) description: Option<String>,
 }
 
 impl From<ToolCall> for OllamaCall {
     fn from(call: ToolCall) -> OllamaCall {
         let ToolCall { name, arguments } = call;
-        OllamaCall { function: OllamaFunction { name, arguments } }
+        let function = OllamaFunction { name, arguments, index: None, description: None };
+        OllamaCall { id: None, kind: None, function }
     }
 }
 
@@ -132,12 +148,22 @@ pub(crate) enum Think {
     Effort(String),
 }
 
+/// A variable of a chat template.
+type Variable = (String, Value);
+
 impl Think {
-    pub(crate) fn flag(think: Option<Think>) -> Result<Option<bool>, ApiError> {
+    /// Whether the model thinks, and the variable of its template that says how much.
+    pub(crate) fn read(think: Option<&Think>) -> Result<(Option<bool>, Option<Variable>), ApiError> {
         match think {
-            None => Ok(None),
-            Some(Think::Flag(flag)) => Ok(Some(flag)),
-            Some(Think::Effort(effort)) => crate::openai::messages::thinking(Some(&effort)),
+            None => Ok((None, None)),
+            Some(Think::Flag(flag)) => Ok((Some(*flag), None)),
+            Some(Think::Effort(effort)) if ["low", "medium", "high"].contains(&effort.as_str()) => {
+                Ok((Some(true), effort_variable(Some(effort))))
+            }
+            Some(Think::Effort(effort)) => {
+                let message = format!("think: expected true, false, low, medium or high, got {effort:?}");
+                Err(ApiError::field("think", message))
+            }
         }
     }
 }
@@ -166,7 +192,8 @@ impl KeepAlive {
         if seconds < 0.0 {
             return Ok(None);
         }
-        Duration::try_from_secs_f64(seconds).map(Some).map_err(|_| wrong(&seconds))
+        let time = Duration::try_from_secs_f64(seconds).map_err(|_| wrong(&seconds))?;
+        Ok(Some(time.min(LONGEST_KEEP_ALIVE)))
     }
 }
 
@@ -184,13 +211,16 @@ impl OllamaOptions {
             return Err(ApiError::field("options.num_ctx", message));
         }
         let defaults = &lease.spec().defaults;
-        let max_tokens = options.num_predict.filter(|&limit| limit != -1 && limit != -2);
+        // No limit also lifts that of a preset: the context is what is left.
+        let max_tokens =
+            options.num_predict.map(|limit| if matches!(limit, -1 | -2) { i64::MAX } else { limit });
         Ok(SamplingFields {
             temperature: options.temperature.or(defaults.temperature).or(Some(0.8)),
             top_k: options.top_k.or(defaults.top_k).or(Some(40)),
             top_p: options.top_p.or(defaults.top_p).or(Some(0.9)),
             min_p: options.min_p,
             seed: options.seed,
+            stop_name: Some("options.stop"),
             stop: StopParam::strings(options.stop),
             max_tokens: max_tokens.map(|limit| ("options.num_predict", limit)),
             repetition_penalty: options.repeat_penalty,
@@ -228,16 +258,17 @@ pub(crate) struct OllamaEnd {
     eval_duration: u64,
 }
 
-impl From<&Ending> for OllamaEnd {
-    fn from(ending: &Ending) -> OllamaEnd {
+impl OllamaEnd {
+    /// The end of an answer whose model took `load` to be there.
+    pub(crate) fn new(ending: &Ending, load: Duration) -> OllamaEnd {
         let nanos = |time: Duration| time.as_nanos() as u64;
         OllamaEnd {
             done_reason: match ending.reason {
                 EndReason::Length => "length",
                 _ => "stop",
             },
-            total_duration: nanos(ending.prefill + ending.decode),
-            load_duration: 0,
+            total_duration: nanos(load + ending.prefill + ending.decode),
+            load_duration: nanos(load),
             prompt_eval_count: ending.usage.prompt,
             prompt_eval_duration: nanos(ending.prefill),
             eval_count: ending.usage.generated,
@@ -292,6 +323,7 @@ mod tests {
         assert_eq!(time("1.5h").unwrap(), Some(Duration::from_secs(5400)));
         assert_eq!(time("250ms").unwrap(), Some(Duration::from_millis(250)));
         assert_eq!(time("-1").unwrap(), None);
+        assert_eq!(KeepAlive::Seconds(1e19).time().unwrap(), Some(LONGEST_KEEP_ALIVE));
         assert_eq!(KeepAlive::Seconds(0.0).time().unwrap(), Some(Duration::ZERO));
         assert!(time("soon").is_err() && time("").is_err() && KeepAlive::Seconds(1e300).time().is_err());
     }

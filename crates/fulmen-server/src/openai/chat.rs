@@ -31,11 +31,14 @@ pub(crate) async fn create(
     let with_usage = StreamOptions::includes_usage(request.stream_options.as_ref(), streams)?;
     let lease = app.registry.acquire(request.model.as_deref()).await?;
     let limits = &app.options.limits;
+    if request.chat_template_kwargs.as_ref().is_some_and(|kwargs| !kwargs.is_empty())
+        && lease.chat_template().is_none()
+    {
+        return Err(ApiError::unsupported("chat_template_kwargs", "this model has no chat template"));
+    }
     let input = chat_input(&mut request, limits.tools)?;
     let mut fields = sampling_fields(&mut request)?;
-    if let Some(grammar) = input.grammar(&*lease)? {
-        fields.grammar = Some(grammar);
-    }
+    fields.grammar = input.constraint(&*lease, fields.grammar.take(), "response_format")?;
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
     let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
     let model = lease.spec().name.clone();

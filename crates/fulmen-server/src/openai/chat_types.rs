@@ -105,24 +105,35 @@ pub(crate) struct ContentPart {
     pub(crate) kind: String,
     pub(crate) text: Option<String>,
     pub(crate) refusal: Option<String>,
+    /// Fields of other kinds, of answers that a client sends back, or unknown ones, which are refused.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub(crate) others: Map<String, Value>,
 }
 
 /// A call in a message of a conversation.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 #[allow(dead_code)]
 pub(crate) struct MessageCall {
     pub(crate) id: Option<String>,
     #[serde(rename = "type")]
     pub(crate) kind: Option<String>,
     pub(crate) function: MessageFunction,
+    /// Of a stream that a client has put together.
+    pub(crate) index: Option<u32>,
 }
 
 /// The function of a call.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code)]
 pub(crate) struct MessageFunction {
     pub(crate) name: String,
     /// A JSON object as text.
     pub(crate) arguments: String,
+    /// Of an answer that a client has parsed and sends back.
+    pub(crate) parsed_arguments: Option<Value>,
 }
 
 /// A tool.
@@ -157,8 +168,9 @@ pub(crate) enum ToolChoiceParam {
 
 /// A tool that must be called.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[allow(dead_code)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct NamedTool {
+    /// `function`.
     #[serde(rename = "type")]
     pub(crate) kind: String,
     pub(crate) function: NamedFunction,
@@ -166,6 +178,7 @@ pub(crate) struct NamedTool {
 
 /// The name of a function.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct NamedFunction {
     pub(crate) name: String,
 }

@@ -18,7 +18,7 @@ use crate::body::{Json, json_response};
 use crate::error::ApiError;
 use crate::generation::{
     Answer, Choices, Encode, Output, Prompt, SamplingFields, Streaming, TokenLogprob, sse_data, stream,
-    tokenize,
+    stream_ends, tokenize,
 };
 use crate::ids;
 use crate::registry::Lease;
@@ -112,7 +112,7 @@ impl CompletionLogprobs {
             tokens: tokens.iter().map(|token| text(&token.bytes)).collect(),
             token_logprobs: tokens.iter().map(|token| finite_logprob(token.logprob)).collect(),
             top_logprobs: tokens.iter().map(top).collect(),
-            text_offset: tokens.iter().map(|token| token.offset).collect(),
+            text_offset: tokens.iter().map(|token| token.characters).collect(),
         }
     }
 }
@@ -145,21 +145,34 @@ pub(crate) async fn create(
     let model = lease.spec().name.clone();
     let head = Head { id: ids::unique("cmpl-"), created: ids::now(), model, n, echoes };
     let with_logprobs = params.logprobs.is_some();
+    let form = Streaming::Sse { keep_alive: app.options.keep_alive };
+    let encoder = |head, count| Encoder { head, count, with_usage, with_logprobs, usage: Usage::default() };
     if only_echo {
-        let answers: Vec<Answer> = prompts
-            .iter()
-            .flat_map(|prompt| std::iter::repeat_n(Answer::empty(prompt.tokens.len()), n))
-            .collect();
+        let answers = echoed(&prompts, n, lease.context())?;
+        if streams {
+            let endings: Vec<_> = answers.into_iter().map(|answer| answer.ending).collect();
+            let encoder = encoder(head, endings.len());
+            return Ok(stream_ends(endings, encoder, form));
+        }
         return Ok(json_response(&head.whole(answers, false)));
     }
     let mut choices = Choices::start(lease, &prompts, &params, &caller, &app.metrics).await?;
     if streams {
         choices.first().await?;
-        let count = choices.len();
-        let encoder = Encoder { head, count, with_usage, with_logprobs, usage: Usage::default() };
-        return Ok(stream(choices, encoder, Streaming::Sse { keep_alive: app.options.keep_alive }));
+        let encoder = encoder(head, choices.len());
+        return Ok(stream(choices, encoder, form));
     }
     Ok(json_response(&head.whole(choices.collect().await?, with_logprobs)))
+}
+
+/// Answers without a generated token, `n` for each prompt.
+fn echoed(prompts: &[Prompt], n: usize, context: u32) -> Result<Vec<Answer>, ApiError> {
+    let mut answers = Vec::new();
+    for prompt in prompts {
+        prompt.room(context)?;
+        answers.extend(std::iter::repeat_n(Answer::empty(prompt.tokens.len()), n));
+    }
+    Ok(answers)
 }
 
 fn refuse_unsupported(request: &CompletionRequest) -> Result<(), ApiError> {

@@ -9,12 +9,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::completions::PromptParam;
-use crate::app::App;
+use crate::app::{App, Caller};
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
-use crate::generation::tokenize;
+use crate::generation::{self, Prompt, tokenize};
 use crate::registry::Lease;
-use crate::served::EmbedError;
 
 /// A request for embeddings.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -68,6 +67,7 @@ pub(crate) struct EmbeddingUsage {
     responses((status = 200, body = EmbeddingResponse), (status = 400), (status = 404)))]
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
+    caller: Caller,
     Json(request): Json<EmbeddingRequest>,
 ) -> Result<Response, ApiError> {
     if request.dimensions.is_some() {
@@ -85,7 +85,7 @@ pub(crate) async fn create(
     let inputs = inputs(&lease, request.input, app.options.limits.embeddings).await?;
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
     let model = lease.spec().name.clone();
-    let vectors = embed(lease, inputs).await?.into_iter().enumerate();
+    let vectors = embed(&app, lease, &caller, inputs).await?.into_iter().enumerate();
     let data = vectors.map(|(index, vector)| EmbeddingObject {
         object: "embedding",
         index,
@@ -126,18 +126,15 @@ pub(crate) async fn inputs(
 }
 
 /// The embeddings of texts, of length 1.
-pub(crate) async fn embed(lease: Lease, inputs: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>, ApiError> {
-    let work = move || inputs.iter().map(|tokens| Ok(normalized(lease.embed(tokens)?))).collect();
-    let done: Result<Result<Vec<_>, EmbedError>, _> = tokio::task::spawn_blocking(work).await;
-    match done {
-        Ok(Ok(vectors)) => Ok(vectors),
-        Ok(Err(error @ EmbedError::Failed(_))) => Err(ApiError::internal(error.to_string())),
-        Ok(Err(error @ EmbedError::TooLong { .. })) => Err(ApiError::field("input", error.to_string())),
-        Ok(Err(EmbedError::Unsupported)) => {
-            Err(ApiError::unsupported("model", "this model gives no embeddings"))
-        }
-        Err(error) => Err(ApiError::internal(format!("the embedding failed: {error}"))),
-    }
+pub(crate) async fn embed(
+    app: &App,
+    lease: Lease,
+    caller: &Caller,
+    inputs: Vec<Vec<u32>>,
+) -> Result<Vec<Vec<f32>>, ApiError> {
+    let texts = inputs.into_iter().map(Prompt::tokens).collect();
+    let vectors = generation::embed(app, lease, caller, texts).await?;
+    Ok(vectors.into_iter().map(normalized).collect())
 }
 
 fn normalized(mut vector: Vec<f32>) -> Vec<f32> {

@@ -1,7 +1,7 @@
 //! From the messages and tools of a request to what a template is told.
 
 use fulmen_model::template::{Message, ToolChoice, ToolSpec};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::chat_types::{ChatMessage, Content, Tool, ToolChoiceParam};
 use crate::error::ApiError;
@@ -24,10 +24,17 @@ pub(crate) fn text_of(content: Option<Content>, param: &str) -> Result<String, A
         Some(Content::Parts(parts)) => {
             let mut all = String::new();
             for part in parts {
+                if ["text", "input_text", "output_text", "reasoning_text", "refusal"]
+                    .contains(&part.kind.as_str())
+                {
+                    no_others(&part.others, &["annotations", "logprobs"], param)?;
+                }
                 match (part.kind.as_str(), part.text, part.refusal) {
-                    ("text" | "input_text" | "output_text", Some(text), _) => all.push_str(&text),
+                    ("text" | "input_text" | "output_text" | "reasoning_text", Some(text), _) => {
+                        all.push_str(&text);
+                    }
                     ("refusal", _, Some(text)) => all.push_str(&text),
-                    ("text" | "input_text" | "output_text", None, _) => {
+                    ("text" | "input_text" | "output_text" | "reasoning_text", None, _) => {
                         return Err(ApiError::field(param, format!("{param}: a text part without text")));
                     }
                     (kind, ..) => {
@@ -38,6 +45,15 @@ pub(crate) fn text_of(content: Option<Content>, param: &str) -> Result<String, A
             }
             Ok(all)
         }
+    }
+}
+
+/// Refuses unknown fields of an object that may be one of several kinds, where the reader of JSON cannot name
+/// them. `harmless` ones are those of answers that clients send back.
+pub(crate) fn no_others(others: &Map<String, Value>, harmless: &[&str], param: &str) -> Result<(), ApiError> {
+    match others.keys().find(|name| !harmless.contains(&name.as_str())) {
+        Some(name) => Err(ApiError::field(param, format!("{param}: unknown field `{name}`"))),
+        None => Ok(()),
     }
 }
 
@@ -126,6 +142,9 @@ pub(crate) fn checked_tool(
 pub(crate) fn tool_choice(choice: Option<ToolChoiceParam>) -> Result<ToolChoice, ApiError> {
     match choice {
         None => Ok(ToolChoice::Auto),
+        Some(ToolChoiceParam::Function(named)) if named.kind != "function" => {
+            Err(ApiError::unsupported("tool_choice", &format!("a choice of type {:?}", named.kind)))
+        }
         Some(ToolChoiceParam::Function(named)) => Ok(ToolChoice::Named(named.function.name)),
         Some(ToolChoiceParam::Mode(mode)) => match mode.as_str() {
             "auto" => Ok(ToolChoice::Auto),

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::responses_input::{chat_input, grammar, refuse_unsupported, repeated};
 use super::responses_stream::ResponsesEncoder;
 use super::responses_types::{ResponsesRequest, ResponsesUsage};
+use super::wire::StreamOptions;
 use crate::app::{App, Caller};
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
@@ -25,6 +26,8 @@ pub(crate) async fn create(
     Json(mut request): Json<ResponsesRequest>,
 ) -> Result<Response, ApiError> {
     refuse_unsupported(&request)?;
+    StreamOptions::includes_usage(request.stream_options.as_ref(), request.stream == Some(true))?;
+    let mut head = repeated(&request);
     let lease = app.registry.acquire(request.model.as_deref()).await?;
     let limits = &app.options.limits;
     let input = chat_input(&mut request, limits.tools)?;
@@ -32,15 +35,11 @@ pub(crate) async fn create(
         temperature: request.temperature,
         top_p: request.top_p,
         max_tokens: request.max_output_tokens.map(|limit| ("max_output_tokens", limit)),
-        grammar: match input.grammar(&*lease)? {
-            Some(grammar) => Some(grammar),
-            None => grammar(request.text.take())?,
-        },
+        grammar: input.constraint(&*lease, grammar(request.text.take())?, "text.format")?,
         ..SamplingFields::default()
     };
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
     let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
-    let mut head = repeated(&request);
     head["id"] = json!(ids::unique("resp_"));
     head["created_at"] = json!(ids::now());
     head["model"] = json!(lease.spec().name);

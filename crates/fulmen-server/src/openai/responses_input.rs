@@ -36,8 +36,9 @@ pub(crate) fn chat_input(request: &mut ResponsesRequest, most_tools: usize) -> R
     match input {
         ResponsesInput::Text(text) => list.push(message("user", Some(Content::Text(text)))),
         ResponsesInput::Items(items) => {
+            let mut thoughts = None;
             for (index, item) in items.0.into_iter().enumerate() {
-                push_item(index, item, &mut list)?;
+                push_item(index, item, &mut thoughts, &mut list)?;
             }
         }
     }
@@ -54,27 +55,48 @@ pub(crate) fn chat_input(request: &mut ResponsesRequest, most_tools: usize) -> R
     })
 }
 
-fn push_item(index: usize, item: InputItem, list: &mut Vec<ChatMessage>) -> Result<(), ApiError> {
+/// What clients send back of items that they got.
+const RETURNED: [&str; 4] = ["id", "status", "summary", "encrypted_content"];
+
+/// Adds an item to the messages. `thoughts` are those of the assistant's next message.
+fn push_item(
+    index: usize,
+    item: InputItem,
+    thoughts: &mut Option<String>,
+    list: &mut Vec<ChatMessage>,
+) -> Result<(), ApiError> {
     let missing = |what: &str| {
         let param = format!("input[{index}].{what}");
         ApiError::field(param.clone(), format!("{param}: missing"))
     };
+    let known =
+        [None, Some("message"), Some("function_call"), Some("function_call_output"), Some("reasoning")];
+    if known.contains(&item.kind.as_deref()) {
+        messages::no_others(&item.others, &RETURNED, &format!("input[{index}]"))?;
+    }
     match item.kind.as_deref() {
         None | Some("message") => {
             let role = item.role.ok_or_else(|| missing("role"))?;
-            list.push(message(&role, item.content));
+            let reasoning_content = if role == "assistant" { thoughts.take() } else { None };
+            list.push(ChatMessage { reasoning_content, ..message(&role, item.content) });
         }
         Some("function_call") => {
             let function = MessageFunction {
                 name: item.name.ok_or_else(|| missing("name"))?,
                 arguments: item.arguments.unwrap_or_default(),
+                parsed_arguments: None,
             };
-            let call = MessageCall { id: item.call_id, kind: None, function };
-            match list.last_mut().filter(|last| last.role == "assistant") {
+            let call = MessageCall { id: item.call_id, kind: None, function, index: None };
+            // Thoughts before a call begin a message of their own.
+            match list.last_mut().filter(|last| last.role == "assistant" && thoughts.is_none()) {
                 Some(last) => last.tool_calls.get_or_insert_default().push(call),
                 None => {
                     let content = Some(Content::Text(String::new()));
-                    list.push(ChatMessage { tool_calls: Some(vec![call]), ..message("assistant", content) });
+                    list.push(ChatMessage {
+                        tool_calls: Some(vec![call]),
+                        reasoning_content: thoughts.take(),
+                        ..message("assistant", content)
+                    });
                 }
             }
         }
@@ -82,8 +104,13 @@ fn push_item(index: usize, item: InputItem, list: &mut Vec<ChatMessage>) -> Resu
             let content = item.output.ok_or_else(|| missing("output"))?;
             list.push(ChatMessage { tool_call_id: item.call_id, ..message("tool", Some(content)) });
         }
-        // Templates leave the thoughts of earlier answers out.
-        Some("reasoning") => {}
+        // The template decides which thoughts of earlier answers the model sees.
+        Some("reasoning") => {
+            let text = messages::text_of(item.content, &format!("input[{index}].content"))?;
+            if !text.is_empty() {
+                thoughts.get_or_insert_default().push_str(&text);
+            }
+        }
         Some(other) => {
             let param = format!("input[{index}].type");
             return Err(ApiError::unsupported(&param, &format!("items of type {other:?}")));
@@ -110,7 +137,10 @@ fn tools(request: &mut ResponsesRequest, most: usize) -> Result<Vec<ToolSpec>, A
 fn tool_choice(choice: Option<ResponsesToolChoice>) -> Result<ToolChoice, ApiError> {
     use super::chat_types::ToolChoiceParam;
     match choice {
-        Some(ResponsesToolChoice::Function { name }) => Ok(ToolChoice::Named(name)),
+        Some(ResponsesToolChoice::Function(named)) if named.kind != "function" => {
+            Err(ApiError::unsupported("tool_choice", &format!("a choice of type {:?}", named.kind)))
+        }
+        Some(ResponsesToolChoice::Function(named)) => Ok(ToolChoice::Named(named.name)),
         Some(ResponsesToolChoice::Mode(mode)) => messages::tool_choice(Some(ToolChoiceParam::Mode(mode))),
         None => Ok(ToolChoice::Auto),
     }
@@ -160,8 +190,22 @@ pub(crate) fn refuse_unsupported(request: &ResponsesRequest) -> Result<(), ApiEr
     }
 }
 
+/// An object without the fields that the request did not have.
+fn without_nulls(mut value: Value) -> Value {
+    if let Value::Object(fields) = &mut value {
+        fields.retain(|_, field| !field.is_null());
+    }
+    value
+}
+
 /// What an answer repeats of its request.
 pub(crate) fn repeated(request: &ResponsesRequest) -> Value {
+    let format = request
+        .text
+        .as_ref()
+        .and_then(|text| text.format.as_ref())
+        .map(|format| without_nulls(json!(format)));
+    let tools = request.tools.iter().flatten().map(|tool| without_nulls(json!(tool)));
     json!({
         "object": "response",
         "error": null,
@@ -174,9 +218,9 @@ pub(crate) fn repeated(request: &ResponsesRequest) -> Value {
         "reasoning": { "effort": request.reasoning.as_ref().and_then(|r| r.effort.clone()), "summary": null },
         "store": false,
         "temperature": request.temperature.unwrap_or(1.0),
-        "text": { "format": { "type": "text" } },
-        "tool_choice": "auto",
-        "tools": [],
+        "text": { "format": format.unwrap_or_else(|| json!({ "type": "text" })) },
+        "tool_choice": request.tool_choice.as_ref().map_or(json!("auto"), |choice| json!(choice)),
+        "tools": tools.collect::<Vec<_>>(),
         "top_p": request.top_p.unwrap_or(1.0),
         "truncation": "disabled",
         "user": request.user,

@@ -70,10 +70,14 @@ pub(crate) struct InputItem {
     pub(crate) name: Option<String>,
     pub(crate) arguments: Option<String>,
     pub(crate) output: Option<Content>,
+    /// Fields of answers that a client sends back, of other kinds, or unknown ones, which are refused.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub(crate) others: Map<String, Value>,
 }
 
 /// A function that the model may call.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code)]
 pub(crate) struct ResponsesTool {
@@ -86,15 +90,25 @@ pub(crate) struct ResponsesTool {
 }
 
 /// Whether tools are called.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(untagged, expecting = "expected \"none\", \"auto\", \"required\" or a function")]
 pub(crate) enum ResponsesToolChoice {
     Mode(String),
-    Function { name: String },
+    Function(NamedChoice),
+}
+
+/// A tool that must be called.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NamedChoice {
+    /// `function`.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) name: String,
 }
 
 /// The form of the text.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TextOptions {
     pub(crate) format: Option<TextFormat>,
@@ -103,7 +117,7 @@ pub(crate) struct TextOptions {
 }
 
 /// What the text must be.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code)]
 pub(crate) struct TextFormat {

@@ -21,7 +21,12 @@ const store = (name, value) => {
 let conversations = stored("conversations", []);
 let current = conversations.find((c) => c.id === stored("current", null)) || null;
 let settings = stored("settings", {});
+// The answer that is being written: its message, and what stops it.
 let running = null;
+// The message whose edit box is open.
+let editing = null;
+// The node of each message that is shown.
+const nodes = new WeakMap();
 let bounds = {};
 
 function say(text) {
@@ -53,12 +58,14 @@ function drawConversations() {
   const items = conversations.map((conversation) => {
     const open = make("button", { type: "button" }, conversation.title || "New conversation");
     open.onclick = () => select(conversation);
-    const remove = make("button", { type: "button", "aria-label": "Delete " + conversation.title }, "✕");
+    const label = "Delete " + (conversation.title || "New conversation");
+    const remove = make("button", { type: "button", "aria-label": label }, "✕");
     remove.onclick = () => {
-      if (conversation === current) select(null);
       conversations = conversations.filter((other) => other !== conversation);
+      if (conversation === current) return select(null);
       save();
       drawConversations();
+      element("new").focus();
     };
     return make("li", { "aria-current": String(conversation === current) }, open, remove);
   });
@@ -66,25 +73,32 @@ function drawConversations() {
 }
 
 function select(conversation) {
-  running?.abort();
+  stop();
   current = conversation;
+  editing = null;
   save();
   drawConversations();
   drawMessages();
+  element("messages").scrollTop = element("messages").scrollHeight;
   toggleSide(false);
   element("input").focus();
 }
 
-// Messages.
+// Messages. Nodes that are shown already stay, and with them the focus and an open edit box.
+function replaceAfter(parent, children, same) {
+  let kept = 0;
+  while (kept < children.length && kept < parent.childNodes.length && same(parent.childNodes[kept], children[kept])) kept += 1;
+  while (parent.childNodes.length > kept) parent.lastChild.remove();
+  parent.append(...children.slice(kept));
+}
+
+const update = (parent, children) => replaceAfter(parent, children, (old, child) => old.isEqualNode(child));
+
 function drawMessages() {
-  const list = element("messages");
   const messages = current ? current.messages : [];
-  if (!messages.length) {
-    list.replaceChildren(make("p", { class: "empty" }, "Say something to the model."));
-    return;
-  }
-  list.replaceChildren(...messages.map((message, index) => messageNode(message, index)));
-  list.scrollTop = list.scrollHeight;
+  const empty = () => [make("p", { class: "empty" }, "Say something to the model.")];
+  const shown = messages.length ? messages.map(messageNode) : empty();
+  replaceAfter(element("messages"), shown, (old, node) => old === node);
 }
 
 function action(label, run) {
@@ -93,52 +107,93 @@ function action(label, run) {
   return button;
 }
 
-function messageNode(message, index) {
-  const text = make("div", { class: "text" });
-  const actions = make("div", { class: "actions" });
-  const node = make("article", { class: "message " + message.role, "aria-label": message.role });
-  if (message.role === "user") {
-    text.textContent = message.content;
-    actions.append(action("Edit", () => edit(node, message, index)));
-  } else {
-    if (message.reasoning) {
-      const thoughts = make("details", {}, make("summary", {}, "Thoughts"), make("div", {}, message.reasoning));
-      thoughts.open = !message.content;
-      node.append(thoughts);
-    }
-    text.append(...markdown(message.content || ""));
-    if (message.error) text.append(make("p", { class: "error", role: "alert" }, message.error));
-    actions.append(action("Copy", () => navigator.clipboard.writeText(message.content)));
-    if (index === current.messages.length - 1) actions.append(action("Again", () => regenerate(index)));
-    if (message.figures) actions.append(make("span", {}, message.figures));
+// The node of a message, as the message is now.
+function messageNode(message) {
+  if (message === editing) return nodes.get(message);
+  let node = nodes.get(message);
+  if (!node) {
+    node = make("article", { class: "message " + message.role, "aria-label": message.role });
+    node.append(make("div", { class: "text" }), make("div", { class: "actions" }));
+    nodes.set(message, node);
   }
-  node.append(text, actions);
+  drawThoughts(node, message);
+  update(node.querySelector(":scope > .text"), contents(message));
+  update(node.querySelector(":scope > .actions"), actions(node, message));
   return node;
 }
 
-function edit(node, message, index) {
+// Thoughts are open until the answer begins; then they are as the user leaves them.
+function drawThoughts(node, message) {
+  if (!message.reasoning) return;
+  let thoughts = node.querySelector(":scope > details");
+  if (!thoughts) {
+    thoughts = make("details", {}, make("summary", {}, "Thoughts"), make("div", {}));
+    thoughts.open = !message.content;
+    node.prepend(thoughts);
+  }
+  thoughts.lastChild.textContent = message.reasoning;
+  if (message.content && !thoughts.dataset.closed) {
+    thoughts.dataset.closed = "yes";
+    thoughts.open = false;
+  }
+}
+
+function contents(message) {
+  if (message.role === "user") return [document.createTextNode(message.content)];
+  const shown = markdown(message.content || "");
+  if (message.note) shown.push(make("p", { class: "note" }, message.note));
+  if (message.error) shown.push(make("p", { class: "error", role: "alert" }, message.error));
+  return shown;
+}
+
+function actions(node, message) {
+  if (message.role === "user") return [action("Edit", () => edit(node, message))];
+  const shown = [copyButton(() => message.content)];
+  const last = message === current.messages.at(-1) && message !== running?.message;
+  if (last) shown.push(action("Again", () => regenerate(message)));
+  if (message.figures) shown.push(make("span", {}, message.figures));
+  return shown;
+}
+
+function edit(node, message) {
+  if (editing) closeEditor();
+  editing = message;
   const box = make("textarea", { rows: "3", "aria-label": "Edit the message" });
   box.value = message.content;
   const done = action("Send", () => {
     if (!box.value.trim()) return;
-    running?.abort();
-    current.messages.length = index;
+    stop();
+    editing = null;
+    current.messages.length = current.messages.indexOf(message);
     current.messages.push({ role: "user", content: box.value });
     answer();
+    element("send").focus();
   });
-  node.replaceChildren(box, make("div", { class: "actions" }, done, action("Cancel", drawMessages)));
+  const cancel = action("Cancel", () => {
+    closeEditor();
+    nodes.get(message).querySelector(".actions button").focus();
+  });
+  node.replaceChildren(box, make("div", { class: "actions" }, done, cancel));
   box.focus();
 }
 
-function regenerate(index) {
-  current.messages.length = index;
+function closeEditor() {
+  nodes.delete(editing);
+  editing = null;
+  drawMessages();
+}
+
+function regenerate(message) {
+  stop();
+  current.messages.length = current.messages.indexOf(message);
   answer();
+  element("send").focus();
 }
 
 // Answers.
 function request() {
   const messages = current.messages
-    .filter((message) => !message.error || message.content)
+    .filter((message) => message.role === "user" || message.content)
     .map(({ role, content }) => ({ role, content }));
   if (settings.system) messages.unshift({ role: "system", content: settings.system });
   const body = { model: element("model").value, messages, stream: true, stream_options: { include_usage: true } };
@@ -151,7 +206,7 @@ async function* events(response) {
   let text = "";
   for (;;) {
     const { done, value } = await reader.read();
-    if (done) return;
+    if (done) throw new Error("The connection ended before the answer was complete.");
     text += value;
     const parts = text.split("\n\n");
     text = parts.pop();
@@ -164,38 +219,55 @@ async function* events(response) {
   }
 }
 
+function stop() {
+  running?.control.abort();
+}
+
 async function answer() {
+  stop();
   const conversation = current;
-  const message = { role: "assistant", content: "", reasoning: "" };
   const body = request();
+  // What is stored before the end is marked, so that a page that was left says so when it comes back.
+  const message = { role: "assistant", content: "", reasoning: "", unfinished: true };
   conversation.messages.push(message);
-  const control = new AbortController();
-  running = control;
+  conversation.title ||= conversation.messages[0].content.slice(0, 60);
+  const own = { control: new AbortController(), message };
+  running = own;
   setRunning(true);
+  save();
+  drawConversations();
   drawMessages();
+  element("messages").scrollTop = element("messages").scrollHeight;
   const begun = performance.now();
   const meter = { first: 0, tokens: 0, prompt: 0, begun, model: body.model };
-  try {
-    const options = { method: "POST", headers: headers(), body: JSON.stringify(body), signal: control.signal };
-    const response = await fetch("v1/chat/completions", options);
-    if (!response.ok) throw new Error(await problem(response));
-    await take(events(response), conversation, message, meter);
-    say("The answer is complete.");
-  } catch (error) {
-    if (error.name !== "AbortError") message.error = error.message;
-    say(error.name === "AbortError" ? "Stopped." : error.message);
-  }
+  const end = await run(body, own, conversation, meter);
   // A model that was loaded by this request has not told its bound yet.
   if (meter.first && !(body.model in bounds)) await loadBounds();
   message.figures = figures(meter);
-  if (running === control) {
+  delete message.unfinished;
+  // Another answer may have begun since this one was stopped.
+  if (running === own) {
     running = null;
     setRunning(false);
+    say(end);
   }
-  conversation.title ||= conversation.messages[0].content.slice(0, 60);
   save();
-  drawConversations();
   if (conversation === current) drawMessages();
+}
+
+// Asks, and takes the answer. Returns how it ended, in words.
+async function run(body, { control, message }, conversation, meter) {
+  try {
+    const options = { method: "POST", headers: headers(), body: JSON.stringify(body), signal: control.signal };
+    const response = await fetch("v1/chat/completions", options);
+    if (response.status === 401) toggleSettings(true);
+    if (!response.ok) throw new Error(await problem(response));
+    await take(events(response), conversation, message, meter);
+    return message.note || "The answer is complete.";
+  } catch (error) {
+    if (error.name === "AbortError") return "Stopped.";
+    return (message.error = error.message);
+  }
 }
 
 // Draws at most once a frame, however fast tokens come.
@@ -203,10 +275,10 @@ async function take(stream, conversation, message, meter) {
   let planned = false;
   const draw = () => {
     planned = false;
-    if (conversation !== current) return;
+    if (conversation !== current || running?.message !== message) return;
     const list = element("messages");
     const near = list.scrollHeight - list.scrollTop - list.clientHeight < 80;
-    list.lastChild.replaceWith(messageNode(message, conversation.messages.length - 1));
+    messageNode(message);
     if (near) list.scrollTop = list.scrollHeight;
     element("figures").textContent = figures(meter);
   };
@@ -214,7 +286,9 @@ async function take(stream, conversation, message, meter) {
     if (chunk.error) throw new Error(chunk.error.message);
     if (chunk.usage) meter.tokens = chunk.usage.completion_tokens;
     if (chunk.usage) meter.prompt = chunk.usage.prompt_tokens;
-    const delta = chunk.choices[0]?.delta;
+    const choice = chunk.choices[0];
+    if (choice?.finish_reason === "length") message.note = "The answer was cut off: it has reached its longest length.";
+    const delta = choice?.delta;
     if (!delta?.content && !delta?.reasoning_content) continue;
     meter.first ||= performance.now();
     meter.last = performance.now();
@@ -249,6 +323,8 @@ function figures(meter) {
 function setRunning(on) {
   element("send").textContent = on ? "Stop" : "Send";
   element("send").setAttribute("aria-label", on ? "Stop the answer" : "Send the message");
+  // Screen readers read an answer when it is complete, not again with each piece.
+  element("messages").setAttribute("aria-busy", String(on));
 }
 
 function send() {
@@ -354,16 +430,22 @@ function begin() {
   };
   document.onkeydown = (event) => {
     if (event.key !== "Escape") return;
-    running?.abort();
+    stop();
     toggleSide(false);
   };
   element("form").onsubmit = (event) => {
     event.preventDefault();
-    if (running) running.abort();
+    if (running) stop();
     else send();
   };
+  for (const message of conversations.flatMap((conversation) => conversation.messages)) {
+    if (message.unfinished) message.note = "The page was left before this answer was complete.";
+    delete message.unfinished;
+  }
+  addEventListener("pagehide", () => running && save());
   drawConversations();
   drawMessages();
+  element("messages").scrollTop = element("messages").scrollHeight;
   loadModels();
 }
 

@@ -28,10 +28,33 @@ function inline(text) {
   return nodes;
 }
 
+// Browsers give the clipboard to pages of this machine and of HTTPS only; the older way works on all.
+async function copyText(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const focused = document.activeElement;
+  const box = make("textarea", { class: "hidden" });
+  box.value = text;
+  document.body.append(box);
+  box.select();
+  const copied = document.execCommand("copy");
+  box.remove();
+  focused?.focus();
+  if (!copied) throw new Error("the browser did not copy");
+}
+
+function copyButton(text) {
+  const button = make("button", { type: "button" }, "Copy");
+  const tell = (word) => {
+    button.textContent = word;
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  };
+  button.onclick = () => copyText(text()).then(() => tell("Copied"), () => tell("Not copied"));
+  return button;
+}
+
 function codeBlock(lines) {
   const text = lines.join("\n");
-  const button = make("button", { type: "button" }, "Copy");
-  button.onclick = () => navigator.clipboard.writeText(text).then(() => (button.textContent = "Copied"));
+  const button = copyButton(() => text);
   return make("pre", { tabindex: "0" }, make("code", {}, text), button);
 }
 

@@ -43,8 +43,10 @@ impl Deref for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let mut state = self.entry.lock();
-        // At the end of the server, models are taken away from their requests.
-        if let State::Loaded(loaded) = &mut *state {
+        // Models are taken away from their requests at the end of the server, or when their device is lost.
+        if let State::Loaded(loaded) = &mut *state
+            && Arc::ptr_eq(&loaded.model, &self.model)
+        {
             loaded.leases = loaded.leases.saturating_sub(1);
             loaded.last_used = Instant::now();
         }

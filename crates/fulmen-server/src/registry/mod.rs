@@ -38,10 +38,26 @@ pub struct ModelSpec {
     pub system: Option<String>,
 }
 
+/// Why a model was not loaded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct LoadError {
+    /// A line for the client and the log.
+    pub message: String,
+    /// Whether the load may succeed when another model gives its memory back.
+    pub out_of_memory: bool,
+}
+
+impl From<String> for LoadError {
+    fn from(message: String) -> LoadError {
+        LoadError { message, out_of_memory: false }
+    }
+}
+
 /// Loads models. It is called on a thread that may block.
 pub trait ModelLoader: Send + Sync + 'static {
-    /// Loads a model. The error is a line for the client and the log.
-    fn load(&self, spec: &ModelSpec) -> Result<Arc<dyn ServedModel>, String>;
+    /// Loads a model.
+    fn load(&self, spec: &ModelSpec) -> Result<Arc<dyn ServedModel>, LoadError>;
 
     /// Bytes of memory that the model will take, if that is known.
     fn bytes(&self, spec: &ModelSpec) -> Option<u64> {
@@ -54,10 +70,14 @@ impl<F> ModelLoader for F
 where
     F: Fn(&ModelSpec) -> Result<Arc<dyn ServedModel>, String> + Send + Sync + 'static,
 {
-    fn load(&self, spec: &ModelSpec) -> Result<Arc<dyn ServedModel>, String> {
-        self(spec)
+    fn load(&self, spec: &ModelSpec) -> Result<Arc<dyn ServedModel>, LoadError> {
+        self(spec).map_err(LoadError::from)
     }
 }
+
+/// The longest time that a model can be told to stay loaded, 100 years: the time of its end can always be
+/// computed and written.
+pub(crate) const LONGEST_KEEP_ALIVE: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// How models are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,6 +207,7 @@ impl Registry {
         let entry = self.find(name)?;
         // A model may be unloaded again before a waiting request gets it, but not many times in a row.
         for _ in 0..8 {
+            drop_model(entry.take_lost()).await;
             if let Some(lease) = Lease::take(entry) {
                 return Ok(lease);
             }
@@ -213,14 +234,12 @@ impl Registry {
         let needed = self.loader.bytes(&entry.spec).unwrap_or(0);
         self.make_room(&entry.spec.name, needed).await?;
         *entry.lock() = State::Loading(loading.clone());
-        let (entry, loader) = (Arc::clone(entry), Arc::clone(&self.loader));
+        let (entry, loader, entries) = (Arc::clone(entry), Arc::clone(&self.loader), self.entries.clone());
         let keep_alive = entry.spec.keep_alive.or(self.options.keep_alive);
+        let keep_alive = keep_alive.map(|time| time.min(LONGEST_KEEP_ALIVE));
         // The load goes on if the client that asked for it goes away: others may wait for it.
         tokio::task::spawn_blocking(move || {
-            let load = std::panic::AssertUnwindSafe(|| loader.load(&entry.spec));
-            let loaded =
-                std::panic::catch_unwind(load).unwrap_or_else(|_| Err("the loader panicked".to_owned()));
-            let (state, result) = match loaded {
+            let (state, result) = match load(loader.as_ref(), &entry.spec, &entries) {
                 Ok(model) => {
                     let bytes = needed.max(model.info().bytes);
                     let last_used = Instant::now();
@@ -244,19 +263,15 @@ impl Registry {
         if needed > budget {
             let message =
                 format!("the model {name:?} needs {needed} bytes, and the budget is {budget} bytes");
-            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("memory_budget"));
+            // Another try would not help.
+            return Err(ApiError::invalid(message).code("memory_budget"));
         }
         loop {
             let mut used = 0_u64;
-            let mut oldest: Option<(Instant, &Arc<Entry>)> = None;
             for entry in &self.entries {
                 match &*entry.lock() {
                     State::Loaded(loaded) => {
                         used = used.saturating_add(loaded.bytes);
-                        let older = oldest.is_none_or(|(used, _)| loaded.last_used < used);
-                        if loaded.leases == 0 && older {
-                            oldest = Some((loaded.last_used, entry));
-                        }
                     }
                     State::Loading(_) => {
                         used = used.saturating_add(self.loader.bytes(&entry.spec).unwrap_or(0));
@@ -267,8 +282,8 @@ impl Registry {
             if used.saturating_add(needed) <= budget {
                 return Ok(());
             }
-            match oldest {
-                Some((_, entry)) => drop_model(entry.unload()).await,
+            match oldest_idle(&self.entries) {
+                Some(entry) => drop_model(entry.unload()).await,
                 None => return Err(busy(name)),
             }
         }
@@ -350,7 +365,57 @@ impl Registry {
     }
 }
 
+/// Loads a model. Where its memory is held by models that no request uses, they are unloaded, the longest
+/// unused first, until it fits.
+fn load(
+    loader: &dyn ModelLoader,
+    spec: &ModelSpec,
+    entries: &[Arc<Entry>],
+) -> Result<Arc<dyn ServedModel>, LoadError> {
+    loop {
+        let load = std::panic::AssertUnwindSafe(|| loader.load(spec));
+        let loaded = std::panic::catch_unwind(load);
+        let loaded = loaded.unwrap_or_else(|_| Err("the loader panicked".to_owned().into()));
+        match loaded {
+            Err(error) if error.out_of_memory => {
+                match oldest_idle(entries).and_then(|entry| entry.unload()) {
+                    // Dropping it waits until its memory is free.
+                    Some(model) => drop(model),
+                    None => return Err(error),
+                }
+            }
+            loaded => return loaded,
+        }
+    }
+}
+
+/// The loaded model that no request has used for the longest time.
+fn oldest_idle(entries: &[Arc<Entry>]) -> Option<&Arc<Entry>> {
+    let idle = |entry: &Arc<Entry>| match &*entry.lock() {
+        State::Loaded(loaded) if loaded.leases == 0 => Some(loaded.last_used),
+        _ => None,
+    };
+    entries
+        .iter()
+        .filter_map(|entry| Some((idle(entry)?, entry)))
+        .min_by_key(|(used, _)| *used)
+        .map(|(_, entry)| entry)
+}
+
 impl Entry {
+    /// Takes the model out if its device was lost, whoever uses it: its requests have ended or are about to.
+    fn take_lost(&self) -> Option<Arc<dyn ServedModel>> {
+        let mut state = self.lock();
+        let lost = matches!(&*state, State::Loaded(loaded) if loaded.model.stats().device_lost);
+        match std::mem::replace(&mut *state, State::Unloaded) {
+            State::Loaded(loaded) if lost => Some(loaded.model),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
     /// Takes the model out if no request uses it.
     fn unload(&self) -> Option<Arc<dyn ServedModel>> {
         let mut state = self.lock();

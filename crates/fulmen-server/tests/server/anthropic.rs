@@ -57,6 +57,25 @@ fn a_stream_has_named_events() {
 }
 
 #[test]
+fn a_failed_tool_says_so_to_the_model() {
+    let server = start(scripted(&["x"]));
+    let tokens = |is_error: bool| {
+        let call = json!({ "type": "tool_use", "id": "t1", "name": "time", "input": {} });
+        let result = json!({ "type": "tool_result", "tool_use_id": "t1", "content": "no clock",
+            "is_error": is_error });
+        let messages = json!([{ "role": "user", "content": "x" }, { "role": "assistant", "content": [call] },
+            { "role": "user", "content": [result] }]);
+        let count = json!({ "model": "test", "messages": messages });
+        server.ok("/v1/messages/count_tokens", &count)["input_tokens"].as_u64().unwrap()
+    };
+    assert!(tokens(true) > tokens(false));
+    let reply = server.post("/v1/messages", &body(json!({ "stop_sequences": [""] })));
+    assert_eq!(reply.status, 400);
+    let error = reply.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(error.starts_with("stop_sequences: "), "{error}");
+}
+
+#[test]
 fn errors_have_anthropic_s_form() {
     let server = start(TestModel::default());
     let cases = [

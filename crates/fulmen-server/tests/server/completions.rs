@@ -53,6 +53,41 @@ fn the_prompt_is_echoed() {
 }
 
 #[test]
+fn a_prompt_alone_is_echoed_as_a_stream_and_checked() {
+    let server = start(scripted(&[" bird"]));
+    let body = json!({
+        "prompt": ["A little", "A big"], "echo": true, "max_tokens": 0, "n": 2, "stream": true,
+        "stream_options": { "include_usage": true },
+    });
+    let chunks = server.post(PATH, &body).chunks();
+    let mut texts = vec![String::new(); 4];
+    let mut ends = vec![0; 4];
+    for chunk in &chunks[..chunks.len() - 1] {
+        let choice = &chunk["choices"][0];
+        let at = choice["index"].as_u64().unwrap() as usize;
+        texts[at] += choice["text"].as_str().unwrap();
+        ends[at] += usize::from(choice["finish_reason"] == "length");
+    }
+    assert_eq!(texts, ["A little", "A little", "A big", "A big"]);
+    assert_eq!(ends, [1; 4]);
+    let usage = &chunks.last().unwrap()["usage"];
+    assert_eq!(usage["completion_tokens"], 0);
+    let tokens = |text| TOKENIZER.encode_prompt(text, Special::AsText).len();
+    assert_eq!(usage["prompt_tokens"], tokens("A little") + tokens("A big"));
+    // As any prompt, it must fit into the context.
+    for stream in [false, true] {
+        let long = json!({ "prompt": vec![5; 5000], "echo": true, "max_tokens": 0, "stream": stream });
+        let reply = server.post(PATH, &long);
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["code"]),
+            (400, &json!("context_length_exceeded")),
+            "{}",
+            reply.text()
+        );
+    }
+}
+
+#[test]
 fn logprobs_have_offsets() {
     let server = start(scripted(&["one two"]));
     let answer = server.ok(PATH, &json!({ "prompt": "x", "logprobs": 1, "seed": 0 }));
@@ -61,6 +96,26 @@ fn logprobs_have_offsets() {
     assert_eq!(tokens.len(), logprobs["token_logprobs"].as_array().unwrap().len());
     assert_eq!(logprobs["text_offset"][0], 0);
     assert_eq!(logprobs["top_logprobs"][0].as_object().unwrap().len(), 1);
+}
+
+#[test]
+fn offsets_count_characters() {
+    let server = start(scripted(&["Où es-tu, Zoë? Là, là"]));
+    let answer = server.ok(PATH, &json!({ "prompt": "x", "logprobs": 0, "seed": 0, "max_tokens": 100 }));
+    let text: Vec<char> = answer["choices"][0]["text"].as_str().unwrap().chars().collect();
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let offsets = logprobs["text_offset"].as_array().unwrap();
+    let mut compared = 0;
+    for (token, offset) in logprobs["tokens"].as_array().unwrap().iter().zip(offsets).skip(1) {
+        let (token, offset) = (token.as_str().unwrap(), offset.as_u64().unwrap() as usize);
+        let rest: String = text[offset..].iter().collect();
+        // A token may be a part of a character.
+        if !token.contains(char::REPLACEMENT_CHARACTER) && offset > 12 {
+            assert!(rest.starts_with(token), "{token:?} at {offset} of {text:?}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 1, "{answer}");
 }
 
 #[test]

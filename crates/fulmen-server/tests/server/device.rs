@@ -55,6 +55,10 @@ impl StepDevice for ScriptDevice {
             let at = (row.position as usize + 1).saturating_sub(prompt);
             let token = script[at.min(script.len() - 1)];
             match logits.logprobs {
+                // Tells the length of the prompt.
+                None if logits.hidden => {
+                    Sampled { hidden: vec![prompt as f32, 1.0], ..Sampled::token(token) }
+                }
                 None => Sampled::token(token),
                 Some(top) => Sampled {
                     token,

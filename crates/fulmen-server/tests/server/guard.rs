@@ -84,13 +84,42 @@ fn allowed_origins_are_answered() {
     assert_eq!(server.post_with(PATH, &other, BODY).status, 403);
 }
 
+/// A browser keeps an answer without the header from its page, which then knows of no error.
+#[test]
+fn pages_of_allowed_origins_can_read_errors() {
+    let allowed = "https://example.org";
+    let cors = ServerOptions {
+        cors_origins: vec![allowed.to_owned()],
+        api_keys: vec!["key".to_owned()],
+        ..options()
+    };
+    let server = start_with(cors, scripted(&["x"]));
+    let model = json!({ "model": "other", "messages": [{ "role": "user", "content": "x" }] }).to_string();
+    for (path, key, body, status) in [
+        (PATH, "Bearer key", &b"{}"[..], 400),
+        (PATH, "Bearer no", BODY, 401),
+        (PATH, "Bearer key", model.as_bytes(), 404),
+        ("/v1/messages", "Bearer key", b"{}", 400),
+        ("/api/chat", "Bearer key", b"{}", 400),
+    ] {
+        let reply = server.post_with(path, &[("origin", allowed), ("authorization", key)], body);
+        assert_eq!(reply.status, status, "{path} {key}: {}", reply.text());
+        assert_eq!(reply.header("access-control-allow-origin"), Some(allowed), "{path} {key}");
+        let exposed = reply.header("access-control-expose-headers").unwrap_or_default().to_ascii_lowercase();
+        assert!(exposed.contains("retry-after") && exposed.contains("x-request-id"), "{exposed:?}");
+        assert_eq!(reply.header("content-length"), Some(reply.body.len().to_string().as_str()));
+        assert_eq!(reply.header("content-type"), Some("application/json"));
+        assert!(!reply.json()["error"].is_null(), "{}", reply.text());
+    }
+}
+
 #[test]
 fn other_machines_need_a_key() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bind = |change: &dyn Fn(&mut ServerOptions)| {
         let mut options = ServerOptions { address: "0.0.0.0:0".parse().unwrap(), ..options() };
         change(&mut options);
-        let loader = TestLoader { models: Vec::new(), loads: Default::default() };
+        let loader = TestLoader::default();
         let registry = Registry::new(Vec::new(), Arc::new(loader), RegistryOptions::default()).unwrap();
         runtime.block_on(Server::bind(options, Arc::new(registry))).map(drop)
     };

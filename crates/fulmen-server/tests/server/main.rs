@@ -5,6 +5,7 @@ mod chat;
 mod client;
 mod completions;
 mod device;
+mod embeddings;
 mod fuzz;
 mod guard;
 mod load;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fulmen_server::{DecodeBound, ModelSpec, Registry, RegistryOptions, SamplingDefaults};
 use serde_json::{Value, json};
 
-use crate::server::{TestLoader, TestModel, TestServer, options, scripted, spec, start_all};
+use crate::server::{TestLoader, TestModel, TestServer, options, scripted, spec, start_all, start_by};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -64,6 +64,15 @@ fn idle_models_are_unloaded() {
 }
 
 #[test]
+fn a_preset_may_keep_a_model_for_any_time() {
+    let kept = RegistryOptions { keep_alive: Some(Duration::from_secs(u64::MAX)), memory: None };
+    let server = two(kept);
+    ask(&server, "a");
+    let running = server.get("/api/ps");
+    assert_eq!(running.status, 200, "{}", running.text());
+}
+
+#[test]
 fn the_memory_budget_unloads_the_longest_unused() {
     let server = two(RegistryOptions { memory: Some(1500), ..RegistryOptions::default() });
     let loaded = || server.registry.loaded().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
@@ -73,7 +82,52 @@ fn the_memory_budget_unloads_the_longest_unused() {
     assert_eq!(loaded(), ["b"]);
     let small = two(RegistryOptions { memory: Some(500), ..RegistryOptions::default() });
     let reply = small.post(PATH, &json!({ "model": "a", "messages": [{ "role": "user", "content": "x" }] }));
-    assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!("memory_budget")));
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (400, &json!("memory_budget")));
+}
+
+/// Only the load itself tells what fits: KV pages come on top of the files.
+#[test]
+fn a_load_without_memory_unloads_the_longest_unused() {
+    let names = ["a", "b", "c"];
+    let slow = scripted(&["one two three four five six seven"]).slow(Duration::from_millis(30));
+    let models = names.map(|name| (name.to_owned(), slow.clone())).to_vec();
+    let loader = TestLoader { models, room: 2, ..TestLoader::default() };
+    let specs = names.map(spec).to_vec();
+    let server = start_by(options(), specs, loader, RegistryOptions::default());
+    let loaded = || server.registry.loaded().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    for name in ["a", "b", "a", "c"] {
+        ask(&server, name);
+    }
+    assert_eq!(loaded(), ["a", "c"]);
+    // A model in use keeps its memory; without an idle one, the load fails.
+    std::thread::scope(|scope| {
+        let asked = ["a", "c"].map(|name| scope.spawn(|| ask(&server, name)));
+        while server.registry.status().iter().any(|status| status.active == 0) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let reply =
+            server.post(PATH, &json!({ "model": "b", "messages": [{ "role": "user", "content": "x" }] }));
+        assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!("model_load_failed")));
+        for answer in asked {
+            answer.join().unwrap();
+        }
+    });
+    assert_eq!(loaded(), ["a", "c"]);
+    ask(&server, "b");
+}
+
+#[test]
+fn a_model_whose_device_was_lost_is_loaded_anew() {
+    let lost = TestModel { lost_at: Some(3), ..TestModel::default() };
+    let server =
+        start_all(options(), vec![spec("a")], vec![("a".to_owned(), lost)], RegistryOptions::default());
+    let body = json!({ "model": "a", "prompt": "x", "max_tokens": 20, "seed": 0 });
+    for load in 1..=3 {
+        let reply = server.post("/v1/completions", &body);
+        assert_eq!(reply.status, 500, "{}", reply.text());
+        assert!(reply.error().contains("device"), "{}", reply.error());
+        assert_eq!(server.loader.loads.load(Ordering::Relaxed), load);
+    }
 }
 
 #[test]
@@ -122,7 +176,7 @@ fn presets_fill_in_what_requests_leave_open() {
 
 #[test]
 fn names_are_unique() {
-    let loader = || Arc::new(TestLoader { models: Vec::new(), loads: Default::default() });
+    let loader = || Arc::new(TestLoader::default());
     let twice = vec![spec("a"), ModelSpec { aliases: vec!["a".to_owned()], ..spec("b") }];
     assert!(Registry::new(twice, loader(), RegistryOptions::default()).is_err());
 }

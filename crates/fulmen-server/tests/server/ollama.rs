@@ -2,8 +2,10 @@
 
 use serde_json::{Value, json};
 
+use fulmen_server::{ModelSpec, RegistryOptions, SamplingDefaults};
+
 use crate::client::Reply;
-use crate::server::{TestModel, scripted, start};
+use crate::server::{TestModel, options, scripted, spec, start, start_all};
 
 fn lines(reply: &Reply) -> Vec<Value> {
     assert_eq!(
@@ -49,6 +51,52 @@ fn texts_are_generated() {
 }
 
 #[test]
+fn an_effort_reaches_the_template() {
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}\
+        {% if reasoning_effort == 'high' %}Think as long as you can about every single word.{% endif %}";
+    let server = start(TestModel { template: Some(template), ..scripted(&["x"]) });
+    let messages = json!([{ "role": "user", "content": "x" }]);
+    let ask =
+        |think: Value| json!({ "model": "test", "messages": messages, "stream": false, "think": think });
+    let tokens = |think| server.ok("/api/chat", &ask(think))["prompt_eval_count"].as_u64().unwrap();
+    assert!(tokens(json!("high")) > tokens(json!("low")) + 5);
+    assert_eq!(tokens(json!("low")), tokens(json!(true)));
+    let generate = json!({ "model": "test", "prompt": "x", "stream": false, "think": "high" });
+    let high = server.ok("/api/generate", &generate)["prompt_eval_count"].as_u64().unwrap();
+    assert_eq!(high, tokens(json!("high")));
+    assert_eq!(server.post("/api/chat", &ask(json!("huge"))).status, 400);
+    // Without a template, nobody would be told.
+    let raw = |think: Value| {
+        let body = json!({ "model": "test", "prompt": "x", "raw": true, "stream": false, "think": think });
+        server.post("/api/generate", &body).status
+    };
+    assert_eq!((raw(json!(true)), raw(json!("huge")), raw(json!(false))), (400, 400, 200));
+}
+
+#[test]
+fn no_limit_lifts_that_of_a_preset() {
+    let defaults = SamplingDefaults { max_tokens: Some(2), ..SamplingDefaults::default() };
+    let preset = ModelSpec { defaults, ..spec("test") };
+    let models = vec![("test".to_owned(), scripted(&["one two three four five six"]))];
+    let server = start_all(options(), vec![preset], models, RegistryOptions::default());
+    let ask = |limit: Value| {
+        let body = json!({ "model": "test", "prompt": "x", "stream": false, "options": limit });
+        server.ok("/api/generate", &body)
+    };
+    let first = ask(json!({}));
+    assert_eq!((&first["eval_count"], &first["done_reason"]), (&json!(2), &json!("length")));
+    // The first request has loaded the model.
+    assert!(first["load_duration"].as_u64().unwrap() > 0, "{first}");
+    assert!(first["total_duration"].as_u64() >= first["load_duration"].as_u64(), "{first}");
+    for limit in [-1, -2] {
+        assert_eq!(ask(json!({ "num_predict": limit }))["done_reason"], "stop");
+    }
+    let reply =
+        server.post("/api/generate", &json!({ "model": "test", "prompt": "x", "options": { "stop": [""] } }));
+    assert!(reply.status == 400 && reply.text().contains("options.stop: "), "{}", reply.text());
+}
+
+#[test]
 fn an_empty_prompt_loads_and_unloads() {
     let server = start(scripted(&["x"]));
     assert_eq!(server.get("/api/ps").json()["models"], json!([]));
@@ -60,6 +108,19 @@ fn an_empty_prompt_loads_and_unloads() {
     let unloaded = server.ok("/api/generate", &json!({ "model": "test", "keep_alive": 0 }));
     assert_eq!(unloaded["done_reason"], "unload");
     assert_eq!(server.get("/api/ps").json()["models"], json!([]));
+}
+
+/// The time of the end is beyond what a clock can show.
+#[test]
+fn a_model_may_stay_for_any_time() {
+    let server = start(scripted(&["x"]));
+    for time in [json!(1e19), json!(1e9), json!("5000000h"), json!(1.8e19), json!(-1)] {
+        server.ok("/api/generate", &json!({ "model": "test", "keep_alive": time }));
+        let running = server.get("/api/ps");
+        assert_eq!(running.status, 200, "{time}: {}", running.text());
+        let expires = running.json()["models"][0]["expires_at"].as_str().unwrap().to_owned();
+        assert!(expires.as_str() > "2050" && expires.as_str() < "2400", "{time}: {expires}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{scripted, start};
+use crate::server::{TestModel, scripted, start};
 
 const TEXT: &str = "<think>Hm.</think>Hello there";
 
@@ -38,6 +38,117 @@ fn conversations_with_tools_are_read() {
     let answer = server.ok("/v1/responses", &body);
     assert_eq!(answer["output"][0]["type"], "function_call");
     assert_eq!(answer["output"][0]["arguments"], "{\"city\":\"Oslo\"}");
+}
+
+/// Models such as gpt-oss go on with their thoughts behind the result of a tool.
+#[test]
+fn thoughts_between_calls_reach_the_template() {
+    let template = "{% for m in messages %}{{ m.role ~ (m.reasoning_content or '') ~ m.content }}\
+        {% for call in m.tool_calls or [] %}{{ call.function.name }}{% endfor %}{% endfor %}";
+    let server = start(TestModel { template: Some(template), ..scripted(&["x"]) });
+    let thought = "The weather depends on the time of the day, so I ask for it first.";
+    let input = |content: Value| {
+        json!([
+            { "role": "user", "content": "Weather?" },
+            { "type": "reasoning", "id": "rs_1", "summary": [], "content": content, "status": "completed" },
+            { "type": "function_call", "id": "fc_1", "call_id": "c1", "name": "time", "arguments": "{}",
+                "status": "completed" },
+            { "type": "function_call_output", "call_id": "c1", "output": "12:00" },
+        ])
+    };
+    let tokens = |content: Value| {
+        server.ok("/v1/responses", &json!({ "input": input(content) }))["usage"]["input_tokens"].clone()
+    };
+    let with = tokens(json!([{ "type": "reasoning_text", "text": thought }]));
+    let call = json!({ "id": "c1", "type": "function", "function": { "name": "time", "arguments": "{}" } });
+    let messages = json!([
+        { "role": "user", "content": "Weather?" },
+        { "role": "assistant", "content": "", "reasoning_content": thought, "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": "c1", "content": "12:00" },
+    ]);
+    let chat = server.ok("/v1/chat/completions", &json!({ "messages": messages }));
+    assert_eq!(with, chat["usage"]["prompt_tokens"]);
+    assert!(with.as_u64() > tokens(json!([])).as_u64().map(|tokens| tokens + 10));
+}
+
+#[test]
+fn an_answer_repeats_its_request() {
+    let server = start(TestModel { constrained: true, ..TestModel::default() });
+    let tools = json!([{ "type": "function", "name": "time", "parameters": { "type": "object" } }]);
+    let choice = json!({ "type": "function", "name": "time" });
+    let body = json!({ "input": "x", "tools": tools, "tool_choice": choice, "max_output_tokens": 5 });
+    let answer = server.ok("/v1/responses", &body);
+    assert_eq!((&answer["tools"], &answer["tool_choice"]), (&tools, &choice));
+    let format = json!({ "type": "json_schema", "name": "a", "schema": { "type": "object" } });
+    let body = json!({ "input": "x", "text": { "format": format }, "max_output_tokens": 5 });
+    let answer = server.ok("/v1/responses", &body);
+    assert_eq!((&answer["text"]["format"], &answer["tool_choice"]), (&format, &json!("auto")));
+    let reply = server.post("/v1/responses", &json!({ "input": "x", "stream_options": {} }));
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("stream_options")));
+}
+
+/// In lists whose items are of several kinds, too.
+#[test]
+fn unknown_fields_are_named_at_any_depth() {
+    let server = start(scripted(&["x"]));
+    let messages = |message: Value| json!({ "messages": [message], "model": "test", "max_tokens": 5 });
+    let part = json!({ "role": "user", "content": [{ "type": "text", "text": "x", "zzz": 1 }] });
+    let call = |call: Value| json!({ "role": "assistant", "content": "", "tool_calls": [call] });
+    let function = json!({ "name": "a", "arguments": "{}" });
+    let named = json!({ "type": "function", "function": { "name": "a" }, "zzz": 1 });
+    let block = json!({ "role": "user", "content": [{ "type": "text", "text": "x", "zzz": 1 }] });
+    let result = json!({ "type": "tool_result", "tool_use_id": "t", "content": "x", "zzz": true });
+    let cases = [
+        ("/v1/chat/completions", messages(part.clone()), "zzz"),
+        ("/v1/chat/completions", messages(call(json!({ "function": function, "zzz": 1 }))), "zzz"),
+        (
+            "/v1/chat/completions",
+            messages(call(json!({ "function": { "name": "a", "arguments": "{}", "zzz": 1 } }))),
+            "zzz",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": [{ "role": "user", "content": "x" }], "tool_choice": named }),
+            "tool_choice",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": [{ "role": "user", "content": "x" }],
+                "tool_choice": { "type": "custom", "function": { "name": "a" } } }),
+            "custom",
+        ),
+        ("/v1/responses", json!({ "input": [{ "role": "user", "content": "x", "zzz": 1 }] }), "zzz"),
+        ("/v1/responses", json!({ "input": [part] }), "zzz"),
+        (
+            "/v1/responses",
+            json!({ "input": "x", "tool_choice": { "type": "custom", "name": "a" } }),
+            "custom",
+        ),
+        ("/v1/messages", messages(block), "zzz"),
+        ("/v1/messages", messages(json!({ "role": "user", "content": [result] })), "zzz"),
+        ("/api/chat", messages(call(json!({ "function": { "name": "a" }, "zzz": 1 }))), "zzz"),
+        (
+            "/tokenize",
+            json!({ "messages": [{ "role": "user", "content": "x" }], "parse_special": true }),
+            "parse_special",
+        ),
+    ];
+    for (path, mut body, name) in cases {
+        if path == "/v1/chat/completions" || path == "/api/chat" {
+            body["model"] = json!("test");
+        }
+        if path == "/api/chat" {
+            body.as_object_mut().unwrap().remove("max_tokens");
+        }
+        let reply = server.post(path, &body);
+        assert_eq!(reply.status, 400, "{path} {body}: {}", reply.text());
+        assert!(reply.text().contains(name), "{path} {body}: {}", reply.text());
+    }
+    // What clients send back of answers is read.
+    let text = json!({ "type": "output_text", "text": "x", "annotations": [], "logprobs": [] });
+    let item = json!({ "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+        "content": [text] });
+    server.ok("/v1/responses", &json!({ "input": [item, { "role": "user", "content": "y" }] }));
 }
 
 #[test]

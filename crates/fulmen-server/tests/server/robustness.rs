@@ -157,6 +157,13 @@ fn a_client_that_goes_away_cancels_its_request() {
     assert_eq!(server.stats("test").cancelled, 2);
     let metrics = server.get("/metrics").text();
     assert!(metrics.contains("fulmen_cancelled_total 2\n"), "{metrics}");
+    // The one that had no response yet is counted, too.
+    let gone = format!("fulmen_http_requests_total{{route=\"{PATH}\",status=\"499\"}} 1\n");
+    let started = Instant::now();
+    while !server.get("/metrics").text().contains(&gone) {
+        assert!(started.elapsed() < Duration::from_secs(10), "{}", server.get("/metrics").text());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -217,6 +224,33 @@ fn an_end_lets_answers_finish() {
     let chunks = reading.join().unwrap().chunks();
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "stop");
     assert!(server.registry.loaded().is_empty());
+}
+
+/// While answers finish, balancers and clients are told to go elsewhere.
+#[test]
+fn an_end_refuses_new_work() {
+    let text = "word ".repeat(300);
+    let options = ServerOptions { grace: Duration::from_secs(60), ..options() };
+    let mut server = start_with(options, scripted(&[&text]).slow(Duration::from_millis(5)));
+    let body = json!({ "messages": [{ "role": "user", "content": "x" }], "seed": 0, "stream": true });
+    let mut connection = connect(server.address);
+    connection.write_all(&request("POST", PATH, &[], body.to_string().as_bytes())).unwrap();
+    while server.registry.loaded().is_empty() || server.stats("test").running == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let reading = std::thread::spawn(move || read_reply(connection).unwrap());
+    server.begin_stop();
+    let started = Instant::now();
+    while server.get("/ready").status != 503 {
+        assert!(started.elapsed() < Duration::from_secs(30));
+    }
+    let refused = server.post(PATH, &body);
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("5")), "{}", refused.text());
+    assert_eq!(refused.json()["error"]["code"], "shutting_down");
+    assert_eq!(server.get("/health").status, 200);
+    let chunks = reading.join().unwrap().chunks();
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "stop");
+    server.stop();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 use fulmen_constraint::{Compiler, Grammar as Compiled};
@@ -12,8 +12,9 @@ use fulmen_model::source;
 use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::{Special, Tokenizer};
 use fulmen_server::{
-    ConstraintFactory, DecodeBound, EmbedError, Embedder, EngineModel, Grammar, ModelInfo, ModelLoader,
-    ModelSpec, Registry, RegistryOptions, SamplingMap, ServedModel, Server, ServerOptions, SharedTokenizer,
+    ConstraintFactory, DecodeBound, EmbedError, EmbedFunction, Embedder, EngineModel, Grammar, LoadError,
+    ModelInfo, ModelLoader, ModelSpec, Registry, RegistryOptions, SamplingMap, ServedModel, Server,
+    ServerOptions, SharedTokenizer,
 };
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -55,6 +56,10 @@ pub(crate) struct TestModel {
     pub(crate) constrained: bool,
     /// The bound that it tells clients.
     pub(crate) bound: Option<DecodeBound>,
+    /// Whether embeddings are hidden states of the engine.
+    pub(crate) hidden: bool,
+    /// The step at which the mock device is lost.
+    pub(crate) lost_at: Option<u64>,
 }
 
 impl Default for TestModel {
@@ -70,6 +75,8 @@ impl Default for TestModel {
             logprobs: true,
             constrained: false,
             bound: None,
+            hidden: false,
+            lost_at: None,
         }
     }
 }
@@ -109,7 +116,9 @@ impl TestModel {
         };
         let mut sampling: SamplingMap = mock_sampling;
         let device: AnyDevice = if self.scripts.is_empty() {
-            Box::new(SlowMock(MockDevice::new(&config), self.step))
+            let mut mock = MockDevice::new(&config);
+            mock.faults.lost_at = self.lost_at;
+            Box::new(SlowMock(mock, self.step))
         } else {
             sampling = script_sampling;
             let end = TOKENIZER.ends()[0];
@@ -138,26 +147,49 @@ impl TestModel {
             sampling,
             constraints: self.constrained.then(|| Box::new(Constraints) as Box<dyn ConstraintFactory>),
             logprobs: self.logprobs,
-            embedder: Some(Embedder::Function(Box::new(|tokens| match tokens.len() {
-                13 => Err(EmbedError::Failed("unlucky".to_owned())),
-                len => Ok(vec![3.0 * len as f32, 4.0 * len as f32]),
-            }))),
+            embedder: Some(match self.hidden {
+                true => Embedder::LastToken,
+                false => Embedder::Function(embedding(self.step)),
+            }),
         }
     }
 }
 
+/// Two numbers that tell the length of a text, after some time.
+fn embedding(time: Duration) -> EmbedFunction {
+    Box::new(move |tokens| {
+        std::thread::sleep(time);
+        match tokens.len() {
+            13 => Err(EmbedError::Failed("unlucky".to_owned())),
+            len => Ok(vec![3.0 * len as f32, 4.0 * len as f32]),
+        }
+    })
+}
+
 /// Loads test models by name, and counts.
+#[derive(Default)]
 pub(crate) struct TestLoader {
     pub(crate) models: Vec<(String, TestModel)>,
     pub(crate) loads: AtomicUsize,
+    /// How many models have memory at the same time; 0 for any number.
+    pub(crate) room: usize,
+    /// The models that it has loaded.
+    pub(crate) living: Mutex<Vec<Weak<dyn ServedModel>>>,
 }
 
 impl ModelLoader for TestLoader {
-    fn load(&self, spec: &ModelSpec) -> Result<Arc<dyn ServedModel>, String> {
+    fn load(&self, spec: &ModelSpec) -> Result<Arc<dyn ServedModel>, LoadError> {
         self.loads.fetch_add(1, Ordering::Relaxed);
         let model = self.models.iter().find(|(name, _)| *name == spec.name);
         let (_, model) = model.ok_or_else(|| "there is no such file".to_owned())?;
-        Ok(Arc::new(model.load()))
+        let mut living = self.living.lock().unwrap();
+        living.retain(|model| model.strong_count() > 0);
+        if self.room > 0 && living.len() == self.room {
+            return Err(LoadError { message: "out of memory".to_owned(), out_of_memory: true });
+        }
+        let model: Arc<dyn ServedModel> = Arc::new(model.load());
+        living.push(Arc::downgrade(&model));
+        Ok(model)
     }
 
     fn bytes(&self, _: &ModelSpec) -> Option<u64> {
@@ -202,7 +234,16 @@ pub(crate) fn start_all(
     models: Vec<(String, TestModel)>,
     kept: RegistryOptions,
 ) -> TestServer {
-    let loader = Arc::new(TestLoader { models, loads: AtomicUsize::new(0) });
+    start_by(options, specs, TestLoader { models, ..TestLoader::default() }, kept)
+}
+
+pub(crate) fn start_by(
+    options: ServerOptions,
+    specs: Vec<ModelSpec>,
+    loader: TestLoader,
+    kept: RegistryOptions,
+) -> TestServer {
+    let loader = Arc::new(loader);
     let dynamic: Arc<dyn ModelLoader> = loader.clone();
     let registry = Arc::new(Registry::new(specs, dynamic, kept).unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -219,7 +260,7 @@ pub(crate) fn start_all(
 
 /// Why a server cannot listen.
 pub(crate) fn bind_error(options: ServerOptions) -> fulmen_server::ServerError {
-    let loader = TestLoader { models: Vec::new(), loads: AtomicUsize::new(0) };
+    let loader = TestLoader::default();
     let registry = Registry::new(vec![spec("test")], Arc::new(loader), RegistryOptions::default()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     match runtime.block_on(Server::bind(options, Arc::new(registry))) {
@@ -268,11 +309,16 @@ impl TestServer {
         panic!("requests are left: {:?}", self.stats(name));
     }
 
-    /// Ends the server and waits for it.
-    pub(crate) fn stop(&mut self) {
+    /// Tells the server to end.
+    pub(crate) fn begin_stop(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
+    }
+
+    /// Ends the server and waits for it.
+    pub(crate) fn stop(&mut self) {
+        self.begin_stop();
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }

@@ -62,6 +62,104 @@ fn openai_s_clients_see_calls() {
     assert!(server.post("/v1/chat/completions", &body).error().contains("not in tools"));
 }
 
+/// Behind the first call, the answer ends, however the model goes on.
+#[test]
+fn one_call_is_all_if_the_client_says_so() {
+    let text = format!("{CALL} And then <tool_call>{{}}</tool_call> {}", "on ".repeat(200));
+    let server = start(scripted(&[&text]));
+    let mut body = json!({ "messages": [{ "role": "user", "content": "Weather?" }], "tools": openai_tools(),
+        "parallel_tool_calls": false, "seed": 0 });
+    let answer = server.ok("/v1/chat/completions", &body);
+    let choice = &answer["choices"][0];
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["content"]),
+        (&json!("tool_calls"), &json!("I look."))
+    );
+    let calls = choice["message"]["tool_calls"].as_array().unwrap();
+    assert_eq!((calls.len(), &calls[0]["function"]["name"]), (1, &json!("weather")), "{answer}");
+    // What the model would write behind it is not generated.
+    let used = answer["usage"]["completion_tokens"].as_u64().unwrap();
+    assert!(used < 100, "{used}");
+    body["stream"] = json!(true);
+    let chunks = server.post("/v1/chat/completions", &body).chunks();
+    let calls = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array());
+    assert_eq!(calls.flatten().count(), 1);
+    let shown: String =
+        chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(shown, "I look.");
+
+    let tools = json!([{ "type": "function", "name": "weather" }, { "type": "function", "name": "time" }]);
+    let body = json!({ "input": "Weather?", "tools": tools, "parallel_tool_calls": false });
+    let output = server.ok("/v1/responses", &body)["output"].clone();
+    assert_eq!(output.as_array().unwrap().len(), 2, "{output}");
+
+    let choice = json!({ "type": "auto", "disable_parallel_tool_use": true });
+    let tools = json!([{ "name": "weather" }, { "name": "time" }]);
+    let body = json!({ "model": "test", "max_tokens": 500, "tools": tools,
+        "tool_choice": choice, "messages": [{ "role": "user", "content": "Weather?" }] });
+    let answer = server.ok("/v1/messages", &body);
+    assert_eq!(
+        (answer["content"].as_array().unwrap().len(), &answer["stop_reason"]),
+        (2, &json!("tool_use"))
+    );
+    server.settled("test");
+}
+
+/// A grammar begins with the first token: an answer is a call or has a format, and nothing is left out.
+#[test]
+fn formats_and_calls_exclude_each_other() {
+    let server = start(TestModel { constrained: true, ..TestModel::default() });
+    let messages = json!([{ "role": "user", "content": "x" }]);
+    let schema = json!({ "type": "object" });
+    let format = json!({ "type": "json_schema", "name": "a", "schema": schema });
+    let response = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
+    let flat = json!([{ "type": "function", "name": "time" }]);
+    let anthropic = json!({ "type": "json_schema", "schema": schema });
+    for choice in ["auto", "required"] {
+        let any = json!({ "type": if choice == "auto" { "auto" } else { "any" } });
+        let cases = [
+            (
+                "/v1/chat/completions",
+                "response_format",
+                json!({ "messages": messages, "tools": openai_tools(),
+                "tool_choice": choice, "response_format": response }),
+            ),
+            (
+                "/v1/responses",
+                "text.format",
+                json!({ "input": "x", "tools": flat, "tool_choice": choice,
+                "text": { "format": format } }),
+            ),
+            (
+                "/v1/messages",
+                "output_config.format",
+                json!({ "model": "test", "max_tokens": 9,
+                "messages": messages, "tools": [{ "name": "time" }], "tool_choice": any,
+                "output_config": { "format": anthropic } }),
+            ),
+        ];
+        for (path, field, body) in cases {
+            let reply = server.post(path, &body);
+            assert_eq!(reply.status, 400, "{path} {choice}: {}", reply.text());
+            let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
+            assert!(message.contains(field) && message.contains("tool"), "{path} {choice}: {message}");
+        }
+    }
+    let body = json!({ "model": "test", "messages": messages, "tools": openai_tools(), "format": "json" });
+    let reply = server.post("/api/chat", &body);
+    assert_eq!(reply.status, 400, "{}", reply.text());
+    // Each is checked, also where the other one counts.
+    let config = json!({ "effort": "high" });
+    let body = json!({ "model": "test", "max_tokens": 9, "messages": messages, "output_config": config,
+        "tools": [{ "name": "time" }], "tool_choice": { "type": "any" } });
+    let reply = server.post("/v1/messages", &body);
+    assert_eq!(reply.status, 400);
+    assert!(reply.text().contains("output_config.effort"), "{}", reply.text());
+    let body = json!({ "messages": messages, "tools": openai_tools(), "tool_choice": "none",
+        "response_format": response, "max_tokens": 9 });
+    server.ok("/v1/chat/completions", &body);
+}
+
 #[test]
 fn earlier_calls_are_part_of_the_prompt() {
     let server = server();

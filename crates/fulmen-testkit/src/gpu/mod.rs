@@ -129,7 +129,8 @@ fn run(
         rows.push(row);
     }
     let skipped = table.iter().filter(|case| filter.takes_gpu(case)).count().saturating_sub(rows.len());
-    Report { backend: "wgpu", seed, rows, sample: sample.clone(), skipped }
+    let unsupported_weights = Vec::new();
+    Report { backend: "wgpu", unsupported_weights, seed, rows, sample: sample.clone(), skipped }
 }
 
 /// The type of stored elements as a type of the table.

@@ -225,6 +225,10 @@ impl<B: Backend> DeviceMemory for Failing<B> {
         self.allocate(len, |backend| backend.import_weight(bytes, dtype, rows, width))
     }
 
+    fn supports_weight(&self, dtype: DType) -> bool {
+        self.inner().backend.supports_weight(dtype)
+    }
+
     fn weight_bytes(&self, dtype: DType, rows: u32, width: u32) -> u64 {
         self.inner().backend.weight_bytes(dtype, rows, width)
     }

@@ -282,8 +282,8 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
     }
 }
 
-/// Quantized weights and few rows: with a norm, in every format, and with activations that are forwarded; and
-/// numbers of rows between those that kernels have tiles for.
+/// Quantized weights in small batches: with a norm, in every format, and with activations that are forwarded;
+/// and numbers of rows between those that kernels have tiles for.
 fn several_rows(cases: &mut Vec<Case>) {
     for dtype in weight_types().filter(|dtype| dtype.is_quantized()) {
         for m in [2, 3, 6, 8] {

@@ -64,8 +64,20 @@ const BLOCKS_32: [DType; 7] =
     [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0, DType::MXFP4, DType::IQ4_NL];
 
 /// Quantized types with blocks of 256.
-const BLOCKS_256: [DType; 7] =
-    [DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::Q8_K, DType::IQ4_XS];
+const BLOCKS_256: [DType; 12] = [
+    DType::Q2_K,
+    DType::Q3_K,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+    DType::Q8_K,
+    DType::IQ4_XS,
+    DType::IQ2_XXS,
+    DType::IQ2_XS,
+    DType::IQ2_S,
+    DType::IQ3_XXS,
+    DType::IQ3_S,
+];
 
 /// Every type of a weight.
 fn weight_types() -> impl Iterator<Item = DType> {

@@ -1,9 +1,10 @@
 //! Forwarded activations: what the plan of a program asks about this backend, and the launches of planned
 //! calls.
 //!
-//! Matmuls with block-quantized weights take their input quantized to 8 bits. With few rows the kernel that
-//! makes the input (a norm, attention, gate-up) also writes it in that form, and a matmul whose input other
-//! matmuls read keeps it for them. RoPE + KV store of one row and the attention over that cache run as one.
+//! Matmuls with block-quantized weights take their input quantized to 8 bits. In small batches the kernel
+//! that makes the input (a norm, attention, gate-up) also writes it in that form, and a matmul whose input
+//! other matmuls read keeps it for them. RoPE + KV store of one row and the attention over that cache run as
+//! one.
 
 use fulmen_core::*;
 

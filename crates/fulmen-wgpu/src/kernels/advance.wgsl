@@ -5,7 +5,9 @@
 //!
 //! **Bindings.** `drawn`, `tokens`, `positions`, `sequences` [m]; `history` [n_seqs][capacity]; `fault`.
 //!
-//! **Bound** by launch latency.
+//! **Preconditions.** None.
+//!
+//! **Bound** by launch latency; not measured.
 struct Params {
     m: u32,
     n_seqs: u32,

@@ -7,7 +7,9 @@
 //! **Bindings.** `x`: [m][n] f32, or with `of_keys` the keys [m][parts] of the first launch; `out`:
 //! keys [m][parts] if `to_keys`, else indices [m]. Rows of NaN and -inf only give index 0.
 //!
-//! **Bound** by memory bandwidth.
+//! **Preconditions.** None.
+//!
+//! **Bound** by memory bandwidth; not measured.
 struct Params {
     // Elements per row and per part; parts per row and of all rows.
     n: u32,

@@ -3,7 +3,9 @@
 //!
 //! **Bindings.** `src`, `dst`: words. Bytes of `dst` outside the range keep their values.
 //!
-//! **Bound** by memory bandwidth.
+//! **Preconditions.** None.
+//!
+//! **Bound** by memory bandwidth; not measured.
 struct Params {
     // First byte of the source; first and end byte of the destination; words of the source.
     from_at: u32,

@@ -7,7 +7,9 @@
 //!
 //! `reader` is the WGSL that reads the weight type: `get_w(i)`, or `fetch` and `decode` of the block format.
 //!
-//! **Bound** by memory latency: it reads one table row per token.
+//! **Preconditions.** Rows of block formats are whole blocks.
+//!
+//! **Bound** by memory latency: it reads one table row per token; not measured.
 #if f16
 enable f16;
 #endif

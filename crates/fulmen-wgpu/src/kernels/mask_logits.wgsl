@@ -1,13 +1,18 @@
-//! Logit biases and token masks. One workgroup per part of a row; threads stride over the slot's biases and
-//! over the logits of the part.
+//! Logit biases and token masks: a scatter-add, then a masked fill.
+//!
+//! **Tile.** One workgroup (256 threads where the device allows) per part (4096 logits) of a row; threads
+//! stride over the slot's biases and over the logits of the part.
 //!
 //! **Algorithm.** A workgroup adds the biases of the tokens in its part, and after a barrier sets the logits
 //! that the mask excludes to -inf. A row without a slot, or of a slot without edits, is left after one read.
 //!
-//! **Bindings.** `edits` [n_slots][2 + 2 capacity] words (`LogitEdits`); `masks` [n_slots][mask words];
-//! `slots` [m]; `out` [m][n] bits of logits, in place; `fault`.
+//! **Bindings.** `edits` [n_slots][2 + 2 capacity] words (`LogitEdits`); `masks` [n_slots][ceil(n / 32)]
+//! words, bit t % 32 of word t / 32 allows token t; `slots` [m]; `out` [m][n] bits of logits, in place;
+//! `fault`.
 //!
-//! **Bound** by memory bandwidth.
+//! **Preconditions.** The tokens of a slot's biases are distinct.
+//!
+//! **Bound** by latency for slots without edits, else by memory bandwidth; not measured.
 struct Params {
     n: u32,
     part: u32,

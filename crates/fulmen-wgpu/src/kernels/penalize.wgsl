@@ -9,7 +9,9 @@
 //! [n_seqs][capacity]; `positions`, `sequences` [m]; `out` [m][n] logits, in place; `fault`; `counts`
 //! [m][n], scratch, of which only the entries of tokens in the history are used.
 //!
-//! **Bound** by memory latency: a few hundred scattered accesses per row.
+//! **Preconditions.** None.
+//!
+//! **Bound** by memory latency: a few hundred scattered accesses per row; not measured.
 struct Params {
     m: u32,
     n: u32,

@@ -1,11 +1,14 @@
 //! Matrix transpose through workgroup memory. One workgroup per 32 x 32 tile; `threads / 32` rows of a
 //! tile at a time, so that both loads and stores are coalesced. Tile rows are padded by one element to
-//! avoid bank conflicts. `threads` is a multiple of 32.
+//! avoid bank conflicts.
 //!
 //! **Bindings.** `x`: [rows][columns]; `out`: [columns][rows]; f32 or f16. A launch handles a part of
 //! the matrix that fits the bindings.
 //!
-//! **Bound** by memory bandwidth.
+//! **Preconditions.** `threads` is a multiple of 32.
+//!
+//! **Bound** by memory bandwidth: 8192 x 8192 in f32 takes 200 µs on an H200, 2.68 TB/s of 4.35
+//! (docs/lab/wgpu-kernels.md).
 #if f16
 enable f16;
 #endif

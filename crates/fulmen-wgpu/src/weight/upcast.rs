@@ -5,17 +5,21 @@
 //! | Q5_0 | Q8_0 | the same scale, quants less 16: exact |
 //! | Q3_K | Q6_K | the same scale, scales and quants less 32 and 4: exact |
 //! | IQ4_NL | Q8_0 | the same scale, quants from the table: exact |
+//! | IQ3_S | Q6_K | the same scale, its factors as scales, signed entries of the grid as quants: exact |
 //! | Q5_1, Q2_K, Q8_K, IQ4_XS | F32 | no other format holds their values; they take more memory |
+//! | IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS | F32 | likewise |
 
-use fulmen_core::quant::{self, BlockIQ4_NL, BlockQ8_0};
+use fulmen_core::quant::{self, BlockIQ3_S, BlockIQ4_NL, BlockQ6_K, BlockQ8_0};
 use fulmen_core::{DType, DTypeError};
+use half::f16;
 
 /// The type that weights of `dtype` are stored as on the device.
 pub(crate) fn stored_as(dtype: DType) -> DType {
     match dtype {
         DType::Q5_0 | DType::IQ4_NL => DType::Q8_0,
-        DType::Q3_K => DType::Q6_K,
+        DType::Q3_K | DType::IQ3_S => DType::Q6_K,
         DType::Q5_1 | DType::Q2_K | DType::Q8_K | DType::IQ4_XS => DType::F32,
+        DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS => DType::F32,
         _ => dtype,
     }
 }
@@ -26,7 +30,8 @@ pub(crate) fn upcast(dtype: DType, bytes: &[u8]) -> Result<Option<(DType, Vec<u8
         DType::Q5_0 => blocks(bytes, q5_0),
         DType::Q3_K => blocks(bytes, q3_k),
         DType::IQ4_NL => blocks(bytes, iq4_nl),
-        DType::Q5_1 | DType::Q2_K | DType::Q8_K | DType::IQ4_XS => {
+        DType::IQ3_S => blocks(bytes, iq3_s),
+        _ if stored_as(dtype) == DType::F32 && dtype.is_quantized() => {
             let elements = bytes.len() / dtype.block_bytes() * dtype.block_len();
             let values = quant::dequantize_to_vec(dtype, bytes, elements)?;
             bytemuck::cast_slice(&values).to_vec()
@@ -65,6 +70,13 @@ fn iq4_nl(from: &[u8; 18], to: &mut [u8; 34]) {
     *to = bytemuck::cast(BlockQ8_0 { d: block.d, qs: block.quants() });
 }
 
+fn iq3_s(from: &[u8; 110], to: &mut [u8; 210]) {
+    let block: BlockIQ3_S = bytemuck::cast(*from);
+    // A factor is for two groups of 16, and is at most 31.
+    let scales: [i8; 16] = std::array::from_fn(|j| block.factor(j / 2) as i8);
+    *to = bytemuck::cast(BlockQ6_K::new(f16::from_le_bytes(block.d), &scales, &block.quants()));
+}
+
 /// 32 bytes of high bits, 64 of low ones, 12 of scales, scale; to 128 bytes of low and 64 of high bits, 16
 /// scales, scale.
 fn q3_k(from: &[u8; 110], to: &mut [u8; 210]) {
@@ -98,6 +110,18 @@ mod tests {
         for dtype in [Q5_0, Q5_1, Q2_K, Q3_K, Q8_K, IQ4_NL, IQ4_XS] {
             let bytes = quant::quantize_to_vec(dtype, &values).unwrap();
             let (other, converted) = upcast(dtype, &bytes).unwrap().unwrap();
+            let expected = quant::dequantize_to_vec(dtype, &bytes, 1024).unwrap();
+            assert_eq!(quant::dequantize_to_vec(other, &converted, 1024).unwrap(), expected, "{dtype}");
+        }
+        let mut random = fastrand::Rng::with_seed(2);
+        use DType::{IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
+        for dtype in [IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S] {
+            let mut bytes: Vec<u8> = (0..dtype.bytes(1024).unwrap()).map(|_| random.u8(..)).collect();
+            for (block, d) in bytes.chunks_mut(dtype.block_bytes()).zip([0.01, -3.0, 3e-7, -6e-5]) {
+                block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+            }
+            let (other, converted) = upcast(dtype, &bytes).unwrap().unwrap();
+            assert_eq!(other, stored_as(dtype));
             let expected = quant::dequantize_to_vec(dtype, &bytes, 1024).unwrap();
             assert_eq!(quant::dequantize_to_vec(other, &converted, 1024).unwrap(), expected, "{dtype}");
         }

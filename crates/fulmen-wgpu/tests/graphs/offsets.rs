@@ -47,7 +47,7 @@ fn rows_in_the_middle_of_a_matrix_are_operands_like_any_other() {
 }
 
 #[test]
-fn products_take_rows_from_the_middle_and_work_in_place() {
+fn matmuls_take_rows_from_the_middle_and_work_in_place() {
     let mut wgpu = dispatcher();
     let (k, n) = (6usize, 5usize);
     let (weight, values) = (ramp(n * k), ramp(80));

@@ -1,4 +1,4 @@
-//! A norm and the products of it: fewer launches, the same results.
+//! A norm and the matmuls of its result: fewer launches, the same results.
 
 use std::sync::Arc;
 

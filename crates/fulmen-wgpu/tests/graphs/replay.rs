@@ -51,7 +51,7 @@ fn replayed_layers_give_the_bits_of_launched_ones() {
     }
 }
 
-/// Four products one after the other, of so many rows.
+/// Four matmuls one after the other, of so many rows.
 fn matmuls(wgpu: &mut WgpuDispatcher, m: u32) -> Rig {
     let mut b = GraphBuilder::new();
     let mut x = b.input("x", m, 256).unwrap();

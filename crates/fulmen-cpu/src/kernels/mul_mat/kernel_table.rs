@@ -193,6 +193,11 @@ macro_rules! instruction_set {
                     DType::MXFP4 => block_kernels::<f::MXFP4>(dtype, k),
                     DType::IQ4_NL => block_kernels::<f::IQ4_NL>(dtype, k),
                     DType::IQ4_XS => block_kernels::<f::IQ4_XS>(dtype, k),
+                    DType::IQ2_XXS => block_kernels::<f::IQ2_XXS>(dtype, k),
+                    DType::IQ2_XS => block_kernels::<f::IQ2_XS>(dtype, k),
+                    DType::IQ2_S => block_kernels::<f::IQ2_S>(dtype, k),
+                    DType::IQ3_XXS => block_kernels::<f::IQ3_XXS>(dtype, k),
+                    DType::IQ3_S => block_kernels::<f::IQ3_S>(dtype, k),
                     DType::U32 => None,
                 }
             }

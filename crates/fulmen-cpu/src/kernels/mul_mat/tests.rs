@@ -37,6 +37,9 @@ fn random_weights(rng: &mut fastrand::Rng, dtype: DType, n: usize, k: usize) -> 
             DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL => random_scale(rng, block, 0.02),
             DType::MXFP4 => block[0] = rng.u8(118..126),
             DType::IQ4_XS => random_scale(rng, block, 0.001),
+            DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS | DType::IQ3_S => {
+                random_scale(rng, block, 0.005)
+            }
             DType::Q4_1 | DType::Q5_1 => {
                 random_scale(rng, block, 0.02);
                 random_scale(rng, &mut block[2..], 0.2);
@@ -143,6 +146,50 @@ fn element(dtype: DType, b: &[u8], i: usize) -> f64 {
             f16_at(b, 208) * scale * (low + 16.0 * high - 32.0)
         }
         DType::Q8_K => f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])) * f64::from(b[4 + i] as i8),
+        DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS | DType::IQ3_S => {
+            f16_at(b, 0) * grid_element(dtype, b, i)
+        }
+    }
+}
+
+/// Element `i` of a block of IQ2 or IQ3, without the scale of the block.
+fn grid_element(dtype: DType, b: &[u8], i: usize) -> f64 {
+    use fulmen_core::quant::{IQ2_S_GRID, IQ2_XS_GRID, IQ2_XXS_GRID, IQ3_S_GRID, IQ3_XXS_GRID};
+    let (in8, eighth, fourth) = (i % 8, i / 8, i / 4);
+    let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+    // The last of eight signs makes their number even.
+    let sign_of_seven = |seven: u32| {
+        let stored = if in8 < 7 { seven >> in8 & 1 } else { (seven & 127).count_ones() & 1 };
+        1.0 - 2.0 * f64::from(stored)
+    };
+    let sign = |at: usize| 1.0 - 2.0 * bits(b[at + eighth], in8, 1);
+    let scale = |at: usize, group: usize| bits(b[at + i / group / 2], i / group % 2 * 4, 4);
+    match dtype {
+        DType::IQ2_XXS => {
+            let signs = word(2 + 8 * (i / 32) + 4);
+            let q = f64::from(IQ2_XXS_GRID[usize::from(b[2 + 8 * (i / 32) + eighth % 4])][in8]);
+            (0.5 + f64::from(signs >> 28)) / 4.0 * q * sign_of_seven(signs >> (7 * (eighth % 4)))
+        }
+        DType::IQ2_XS => {
+            let word = u32::from(b[2 + 2 * eighth]) | u32::from(b[3 + 2 * eighth]) << 8;
+            let q = f64::from(IQ2_XS_GRID[word as usize & 511][in8]);
+            (0.5 + scale(66, 16)) / 4.0 * q * sign_of_seven(word >> 9)
+        }
+        DType::IQ2_S => {
+            let high = bits(b[66 + eighth / 4], eighth % 4 * 2, 2) as usize;
+            let q = f64::from(IQ2_S_GRID[usize::from(b[2 + eighth]) + 256 * high][in8]);
+            (0.5 + scale(74, 16)) / 4.0 * q * sign(34)
+        }
+        DType::IQ3_XXS => {
+            let signs = word(66 + 4 * (i / 32));
+            let q = f64::from(IQ3_XXS_GRID[usize::from(b[2 + fourth])][i % 4]);
+            (0.5 + f64::from(signs >> 28)) / 2.0 * q * sign_of_seven(signs >> (7 * (eighth % 4)))
+        }
+        _ => {
+            let high = bits(b[66 + fourth / 8], fourth % 8, 1) as usize;
+            let q = f64::from(IQ3_S_GRID[usize::from(b[2 + fourth]) + 256 * high][i % 4]);
+            (1.0 + 2.0 * scale(106, 32)) * q * sign(74)
+        }
     }
 }
 

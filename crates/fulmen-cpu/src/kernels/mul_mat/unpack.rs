@@ -5,7 +5,7 @@
 //! function they are inlined into.
 
 use super::simd::f16_to_f32;
-use fulmen_core::quant::IQ4_VALUES;
+use fulmen_core::quant::{BlockIQ2_S, BlockIQ2_XS, BlockIQ2_XXS, BlockIQ3_S, BlockIQ3_XXS, IQ4_VALUES};
 
 /// Up to 256 unpacked elements of one row. Elements beyond those unpacked are left unchanged.
 #[repr(C, align(64))]
@@ -271,6 +271,37 @@ fn iq4_xs_scales(high: [u8; 2], low: [u8; 4]) -> [i8; 8] {
     }
     scales
 }
+
+/// The formats whose elements are entries of a grid, which are loaded from a table, with signs.
+macro_rules! grid {
+    ($name:ident, $block:ident, groups of $group:literal) => {
+        #[expect(non_camel_case_types, reason = "GGUF's name")]
+        pub(super) struct $name;
+
+        impl Format for $name {
+            const BLOCK: usize = 256;
+            const BYTES: usize = size_of::<$block>();
+            const SUB: usize = $group;
+            const MINS: bool = false;
+
+            #[inline(always)]
+            unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut UnpackedBlocks) {
+                // SAFETY: a block is plain bytes, and the caller gives one.
+                let (d, block) = unsafe { (f16_at(src, 0), src.cast::<$block>().read_unaligned()) };
+                for (i, s) in out.s.iter_mut().enumerate() {
+                    *s = d * block.factor(16 * i / $group);
+                }
+                out.quants = block.quants();
+            }
+        }
+    };
+}
+
+grid!(IQ2_XXS, BlockIQ2_XXS, groups of 32);
+grid!(IQ2_XS, BlockIQ2_XS, groups of 16);
+grid!(IQ2_S, BlockIQ2_S, groups of 16);
+grid!(IQ3_XXS, BlockIQ3_XXS, groups of 32);
+grid!(IQ3_S, BlockIQ3_S, groups of 32);
 
 pub(super) struct Q8_0;
 

@@ -26,14 +26,14 @@ const MAX_SMALL_M: u32 = 16;
 const PANEL: u32 = 64;
 
 /// Bytes of a row in a panel.
-const PANEL_BYTES: u32 = 128;
+const PANEL_ROW_BYTES: u32 = 128;
 
 /// Most weights of a launch.
 const MAX_OUTPUTS: usize = 4;
 
 kernel_args! {
     file: "gemm.cuh";
-    constants: [PANEL, PANEL_BYTES, MAX_OUTPUTS];
+    constants: [PANEL, PANEL_ROW_BYTES, MAX_OUTPUTS];
 
     struct GemmOutput {
         out: DevicePtr,

@@ -2,14 +2,14 @@
 
 use fulmen_core::{DType, WeightArg};
 
-use super::{MAX_OUTPUTS, PANEL, PANEL_BYTES};
+use super::{MAX_OUTPUTS, PANEL, PANEL_ROW_BYTES};
 
 /// Most scratch memory of a call, and what of it activations may take.
 pub(super) const MAX_SCRATCH_BYTES: u64 = 256 << 20;
 pub(super) const MAX_ACTIVATION_BYTES: u64 = 128 << 20;
 
 /// Tiles at the edge read past the last row, by fewer bytes than this.
-pub(super) const TAIL_BYTES: u64 = 256 * PANEL_BYTES as u64;
+pub(super) const TAIL_BYTES: u64 = 256 * PANEL_ROW_BYTES as u64;
 
 /// Weights are sliced at multiples of this, and with tiles whose width divides it.
 pub(super) const SLICE_ROWS: u32 = 1280;
@@ -160,7 +160,7 @@ impl ScratchLayout {
     /// `None` if not even a few rows fit.
     pub(super) fn new(input: &Activations, matmuls: &[Matmul]) -> Option<ScratchLayout> {
         let k_panels = input.k.div_ceil(PANEL);
-        let row_bytes = u64::from(k_panels) * u64::from(PANEL_BYTES);
+        let row_bytes = u64::from(k_panels) * u64::from(PANEL_ROW_BYTES);
         let x_splits = matmuls.iter().map(|matmul| matmul.kind.splits().x).max()?;
         let w_splits = matmuls.iter().map(|matmul| matmul.kind.splits().w).max()?;
         let (x_row_bytes, w_row_bytes) = (row_bytes * u64::from(x_splits), row_bytes * u64::from(w_splits));

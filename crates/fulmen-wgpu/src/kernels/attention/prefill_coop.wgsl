@@ -26,7 +26,7 @@
 //!
 //! **Bound** by the softmax and by loads, not by the tensor cores. Of 85 µs on an H200 (Qwen3-4B, 512 rows
 //! after 512 positions): softmax 27, loading keys and values 13, rescaling 8, each of the two
-//! matrix products 5 to 9. 0.8 ms per layer at 2048 rows of Qwen3-4B, where `prefill_tiled.wgsl` takes 2.8.
+//! matmuls 5 to 9. 0.8 ms per layer at 2048 rows of Qwen3-4B, where `prefill_tiled.wgsl` takes 2.8.
 enable f16;
 #if coop
 enable wgpu_cooperative_matrix;

@@ -2,7 +2,7 @@
 //!
 //! **Work partition.** One workgroup of `threads` (128) threads computes one head of a tile of `rows`
 //! (64) query rows. It walks over the keys in tiles of `keys` (32):
-//! 1. Scores: a 64 x 32 register-tiled product of `q_tile` and the key tile in workgroup memory, 4 rows
+//! 1. Scores: a 64 x 32 register-tiled matmul of `q_tile` and the key tile in workgroup memory, 4 rows
 //!    x 4 keys per thread, `chunk_vecs` vectors of the head at a time.
 //! 2. Online softmax: row maxima are reduced through workgroup memory, and the accumulators are rescaled.
 //! 3. Values: `value_keys` keys at a time go through workgroup memory; each thread accumulates 4 rows x

@@ -13,7 +13,8 @@
 //!
 //! **Preconditions.** At most `max_chunks` chunks; with `q8`, `head_dim` is a multiple of 32.
 //!
-//! **Bound** by launch latency: it reads `chunks` partial results of a few hundred bytes per head.
+//! **Bound** by launch latency: it reads `chunks` partial results of a few hundred bytes per head. 17 µs
+//! per dispatch at 1000 positions on an H200 (Qwen3-4B, docs/lab/wgpu-models.md).
 struct Params {
     capacity: u32,
     n_seqs: u32,

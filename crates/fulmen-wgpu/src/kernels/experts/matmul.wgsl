@@ -1,5 +1,9 @@
-//! Matmul by expert id: `out[pair] = epilogue(x · W[id]ᵀ)` for each pair of a row and one of its experts.
-//! A group of `lanes` threads computes one output; `threads / lanes` columns of a pair are a workgroup.
+//! GEMV by expert id, for decode and prefill: `out[pair] = epilogue(x · W[id]ᵀ)` for each pair of a row and
+//! one of its experts. Activations are f32, weights are dequantized in registers.
+//!
+//! **Tile.** A workgroup (64 threads where the device allows) computes `threads / lanes` (8) outputs of one
+//! pair, `lanes` (8) threads each. The lanes stride over blocks of 32 elements, or over vectors of k, and
+//! their partial sums meet in workgroup memory. One stage; pairs of one expert do not share its weights.
 //!
 //! **Bindings.** `w`: rows `params.first` to `params.end` of the weights of all experts, plain or repacked
 //! blocks as in `qmatmul`; `a` [rows][k] f32; `ids` [pairs]; `out` [pairs][n]; `fault`; and what the epilogue
@@ -9,7 +13,10 @@
 //!
 //! `reader` is the WGSL that reads the weight type: `get_w(i)`, or `fetch` and `decode` of the block format.
 //!
-//! **Bound** by memory bandwidth: the weights of a pair's expert are read for every pair.
+//! **Preconditions.** k is a multiple of 32 for block formats, fewer than 2^32 workgroups; vectors of four
+//! where k is a multiple of 4.
+//!
+//! **Bound** by memory bandwidth: the weights of a pair's expert are read for every pair; not measured.
 #if f16
 enable f16;
 #endif

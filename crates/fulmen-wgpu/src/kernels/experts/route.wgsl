@@ -1,13 +1,16 @@
 //! Routing of a mixture of experts: the `top` experts of each row by its logits, and their weights. One
 //! workgroup per row.
 //!
-//! **Algorithm.** Keys of all experts are held in workgroup memory as ordered integers. In each of `top`
-//! rounds every thread finds the largest key of its part, and all threads the largest of those; equal keys
-//! by the lower id. One thread then computes the weights.
+//! **Algorithm.** `top` rounds of argmax over the keys. Keys of all experts are held in workgroup memory as
+//! ordered integers. In each of `top` rounds every thread finds the largest key of its part, and all threads
+//! the largest of those; equal keys by the lower id. One thread then computes the weights.
 //!
 //! **Bindings.** `logits` [m][experts]; `bias` [experts], if there is one; `weights` and `ids` [m][top].
 //!
-//! **Bound** by the latency of its barriers.
+//! **Preconditions.** `top` is at most `threads`; workgroup memory holds the keys of `experts` experts,
+//! padded to a power of two.
+//!
+//! **Bound** by the latency of its barriers; not measured.
 struct Params {
     m: u32,
     experts: u32,

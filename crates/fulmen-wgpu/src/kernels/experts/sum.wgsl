@@ -3,7 +3,9 @@
 //! **Bindings.** `pairs` [m][top][n]; `residual` [m][n], if there is one elsewhere; `out` [m][n], which holds
 //! the residual if `in_place`.
 //!
-//! **Bound** by memory bandwidth.
+//! **Preconditions.** None.
+//!
+//! **Bound** by memory bandwidth; not measured.
 struct Params {
     n: u32,
     top: u32,

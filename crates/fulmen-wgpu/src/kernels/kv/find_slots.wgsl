@@ -7,6 +7,10 @@
 //!
 //! **Algorithm.** See `kv/slot.wgsl`: each workgroup searches all later rows, one thread per row, with
 //! a workgroup-wide "any" reduction.
+//!
+//! **Preconditions.** None.
+//!
+//! **Bound** by reading positions and sequences m times; not measured.
 struct Params {
     m: u32,
     n_seqs: u32,

@@ -1,7 +1,7 @@
 //! Log-probabilities, launch 1 of 2: of each part of a row the sum of the weights relative to the part's
 //! largest logit, and its most likely tokens in order.
 //!
-//! **Work partition.** One workgroup per part of a row, one thread per `threads`-th logit.
+//! **Work partition.** One workgroup per part (1024 logits) of a row, one thread per `threads`-th logit.
 //!
 //! **Algorithm.** A tree reduction gives the largest (order key, index); another one the sum of
 //! exp(logit - largest). The next token is the largest pair below the previous one, so each further token
@@ -10,7 +10,9 @@
 //! **Bindings.** `logits` [m][n] f32; `best` [m][parts][listed] of (order key, index), key 0 for none;
 //! `sums` [m][parts] f32.
 //!
-//! **Bound** by memory bandwidth, and by the latency of the reductions.
+//! **Preconditions.** None.
+//!
+//! **Bound** by memory bandwidth, and by the latency of the reductions; not measured.
 struct Params {
     n: u32,
     part: u32,

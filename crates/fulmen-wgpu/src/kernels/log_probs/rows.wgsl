@@ -2,13 +2,15 @@
 //!
 //! **Work partition.** One workgroup per row; threads stride over the pairs of all parts.
 //!
-//! **Algorithm.** The sum of weights is rescaled to the row's largest logit and reduced as a tree. The most
+//! **Algorithm.** The sum of weights is rescaled to the row's largest logit, by a tree reduction. The most
 //! likely tokens are found one by one, each the largest pair below the previous one.
 //!
 //! **Bindings.** `logits` [m][n] f32; `tokens` [m]; `best` [m][parts][listed] and `sums` [m][parts] of
 //! launch 1; `values` and `indices` [m][1 + top].
 //!
-//! **Bound** by latency.
+//! **Preconditions.** None.
+//!
+//! **Bound** by latency; not measured.
 struct Params {
     n: u32,
     parts: u32,

@@ -207,8 +207,8 @@ fn all_rows_nk(m: u32, caps: &Caps) -> impl Iterator<Item = GemvNk> {
     })
 }
 
-/// The configuration of [`GemvNk`], for `products` matmuls with one A.
-fn rows_nk(shape: MatmulShape, caps: &Caps, products: u32) -> GemvNk {
+/// The configuration of [`GemvNk`], for `matmuls` matmuls with one A.
+fn rows_nk(shape: MatmulShape, caps: &Caps, matmuls: u32) -> GemvNk {
     let most = power_of_two_below(caps.max_invocations);
     // As many threads share a row of B as read it in whole steps, so that there is no remainder loop.
     let loads = shape.k / 4;
@@ -232,7 +232,7 @@ fn rows_nk(shape: MatmulShape, caps: &Caps, products: u32) -> GemvNk {
         Some((min, _)) if threads.is_multiple_of(min) => RowThreads::Workgroup,
         _ => RowThreads::Lanes(threads.min(32)),
     };
-    GemvNk { threads, rows: rows / products, unroll, row_threads, fixed_k: false }
+    GemvNk { threads, rows: rows / matmuls, unroll, row_threads, fixed_k: false }
 }
 
 fn rows_kn(shape: MatmulShape, caps: &Caps) -> GemvKn {
@@ -258,21 +258,21 @@ fn power_of_two_below(n: u32) -> u32 {
 }
 
 /// The tile and the number of split-K slices with the lowest estimate.
-fn tiled(shape: MatmulShape, caps: &Caps, products: u32) -> Option<GemmTile> {
+fn tiled(shape: MatmulShape, caps: &Caps, matmuls: u32) -> Option<GemmTile> {
     let fits = |tile: &GemmTile| {
         tile.threads() <= caps.max_invocations
             && tile.workgroup_bytes() <= caps.workgroup_memory
-            && tile.tn.is_multiple_of(4 * products)
+            && tile.tn.is_multiple_of(4 * matmuls)
             // No more idle rows than busy ones.
             && (tile.bm <= 16 || tile.bm < 2 * shape.m)
     };
     let mut best: Option<(f64, GemmTile)> = None;
     for candidate in TILES.iter().filter(|c| fits(&c.tile)) {
-        let room = fitting_slices(shape, caps) / products;
+        let room = fitting_slices(shape, caps) / matmuls;
         let most = (candidate.tile.k_tiles(shape.k) / 8).min(16).min(room).max(1);
         for slices in 1..=most {
             let tile = GemmTile { slices, ..candidate.tile };
-            let time = estimate(shape, &Candidate { tile, ..*candidate }, products);
+            let time = estimate(shape, &Candidate { tile, ..*candidate }, matmuls);
             if best.is_none_or(|(least, _)| time < least) {
                 best = Some((time, tile));
             }
@@ -283,12 +283,12 @@ fn tiled(shape: MatmulShape, caps: &Caps, products: u32) -> Option<GemmTile> {
 
 /// Microseconds on a device with [`MULTIPROCESSORS`]: those of the one with the most workgroups, and the
 /// second launch of split-K.
-fn estimate(shape: MatmulShape, candidate: &Candidate, products: u32) -> f64 {
+fn estimate(shape: MatmulShape, candidate: &Candidate, matmuls: u32) -> f64 {
     /// Operations of a multiprocessor in a microsecond.
     const RATE: f64 = 435e3;
     let Candidate { tile, full, lone } = *candidate;
     let slices = tile.used_slices(shape.k);
-    let tiles = u64::from(shape.m.div_ceil(tile.bm)) * u64::from(shape.n.div_ceil(tile.bn / products));
+    let tiles = u64::from(shape.m.div_ceil(tile.bm)) * u64::from(shape.n.div_ceil(tile.bn / matmuls));
     let groups = (tiles * u64::from(slices)).div_ceil(MULTIPROCESSORS.into());
     let subgroups = u64::from(tile.threads().div_ceil(32));
     // Registers limit the subgroups of a multiprocessor; the last wave runs with fewer.
@@ -302,7 +302,7 @@ fn estimate(shape: MatmulShape, candidate: &Candidate, products: u32) -> f64 {
     let k = f64::from(tile.k_tiles(shape.k).div_ceil(slices) * tile.bk + tile.bk / 2);
     let work = 2.0 * f64::from(tile.bm) * f64::from(tile.bn) * k / RATE;
     let multiply = ((groups - rest) as f64 / full + left.max(rest as f64) / reached) * work;
-    let both = MatmulShape { n: shape.n * products, ..shape };
+    let both = MatmulShape { n: shape.n * matmuls, ..shape };
     // Slices also cost memory: they must pay for it.
     let memory = if slices > 1 { 0.02 * multiply } else { 0.0 };
     multiply + memory + slices_cost(both, slices)

@@ -71,10 +71,10 @@ fn a_config_fits_the_device_and_the_shape() {
                 let Some(MatmulConfig::TiledPair(pair)) = choose_pair(shape, &caps) else {
                     panic!("{shape}")
                 };
-                for (tile, products) in [(tile, 1), (pair, 2)] {
+                for (tile, matmuls) in [(tile, 1), (pair, 2)] {
                     assert!(tile.threads() <= caps.max_invocations, "{shape}: {tile}");
                     assert!(tile.workgroup_bytes() <= caps.workgroup_memory, "{shape}: {tile}");
-                    let scratch = u64::from(tile.slices * products) * u64::from(m) * u64::from(n) * 4;
+                    let scratch = u64::from(tile.slices * matmuls) * u64::from(m) * u64::from(n) * 4;
                     assert!(tile.slices == 1 || scratch <= caps.max_binding, "{shape}: {tile}");
                     // No tile with more idle rows than rows.
                     assert!(tile.bm <= 16 || tile.bm < 2 * m, "{shape}: {tile}");

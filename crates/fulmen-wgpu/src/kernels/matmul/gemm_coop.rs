@@ -168,7 +168,7 @@ impl CoopTile {
         let workgroups = fold_grid(tiles, job.caps.max_workgroups).ok_or(MatmulError::Grid)?;
         let inputs = [("a", "vec4<f16>"), source.array, ("scales", "f32")];
         let prelude = job.prelude(&inputs, job.n_width(), Store::of(slices));
-        debug_assert_eq!(job.products(), 1);
+        debug_assert_eq!(job.matmuls(), 1);
         let own = values![
             bm,
             bn,

@@ -82,7 +82,7 @@ impl GemmTile {
         if !multiples || bm == 0 || bn == 0 || !bm.is_multiple_of(4 * tm) || !bn.is_multiple_of(8 * tn) {
             return unfit("the tile is not a whole number of threads");
         }
-        if job.products() == 2 && !tn.is_multiple_of(8) {
+        if job.matmuls() == 2 && !tn.is_multiple_of(8) {
             return unfit("a thread has columns of one matmul only");
         }
         if !(1..=2).contains(&stages) || unroll == 0 || !bk.is_multiple_of(unroll) || self.band == 0 {
@@ -103,15 +103,15 @@ impl GemmTile {
         let Self { bm, bn, bk, tm, tn, stages, .. } = *self;
         let shape = job.shape;
         let slices = self.used_slices(shape.k);
-        let products = job.products();
-        let cols = bn / products;
+        let matmuls = job.matmuls();
+        let cols = bn / matmuls;
         let tiles = u64::from(shape.m.div_ceil(bm)) * u64::from(job.n().div_ceil(cols)) * u64::from(slices);
         let count = u32::try_from(tiles).map_err(|_| MatmulError::Grid)?;
         let workgroups = fold_grid(tiles, job.caps.max_workgroups).ok_or(MatmulError::Grid)?;
         let b_width = if shape.b == Layout::Nk { job.k_width() } else { job.n_width() };
         let b = shape.elem.element(b_width, job.caps);
         let inputs = [("a", Elem::F32.wgsl(job.k_width())), ("b0", b), ("b1", b)];
-        let prelude = job.prelude(&inputs[..1 + products as usize], job.n_width(), Store::of(slices));
+        let prelude = job.prelude(&inputs[..1 + matmuls as usize], job.n_width(), Store::of(slices));
         let Self { unroll, band, .. } = *self;
         let loads_b = (bn * bk / 4).div_ceil(self.threads());
         let values = values![
@@ -132,7 +132,7 @@ impl GemmTile {
             swizzle_step: (32 / bk).max(1),
             product_of_load: (0..loads_b).map(|l| self.product_of_load(job, l)).collect::<Vec<_>>(),
         ];
-        let label = format!("matmul {self} {:?}{}", shape.b, if products == 2 { " pair" } else { "" });
+        let label = format!("matmul {self} {:?}{}", shape.b, if matmuls == 2 { " pair" } else { "" });
         let extent = Extent { count, span: self.span(shape.k), slices };
         Ok(job.launch(label, "matmul/gemm_tiled.wgsl", prelude, values, workgroups, extent))
     }
@@ -148,7 +148,7 @@ impl GemmTile {
 
     /// The matmul of a pair (0 or 1) from which a thread's load `l` of B comes; 2 where threads differ.
     fn product_of_load(&self, job: &Job<'_>, l: u32) -> u32 {
-        let half = match (job.products(), job.shape.b) {
+        let half = match (job.matmuls(), job.shape.b) {
             (1, _) => return 0,
             (_, Layout::Kn) => return 2,
             (_, Layout::Nk) => self.bn / 2,

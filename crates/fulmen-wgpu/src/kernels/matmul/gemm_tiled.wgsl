@@ -18,14 +18,14 @@
 //! (docs/lab/wgpu-kernels.md).
 #include "matmul/prelude.wgsl"
 #include "matmul/element.wgsl"
-#define cols bn / products
+#define cols bn / matmuls
 #define lda (bm + pad) / 4
 #define ldb (bn + pad) / 4
 #define quads bk / 4
 #define loads_a (bm * quads + threads - 1) / threads
 #define loads_b (bn * quads + threads - 1) / threads
 #expand getter("a", "f32", k_width)
-#for p in 0..products
+#for p in 0..matmuls
   #expand getter("b" + p, form, b_nk ? k_width : width)
 #endfor
 // vec4s between rows of a k-tile, and in a stage.
@@ -79,7 +79,7 @@ fn load_{{name}}(k: u32, col: u32) -> vec4<f32> {
   #endif
 #endmacro
 #expand load_along_k("a")
-#for p in 0..products
+#for p in 0..matmuls
   #if b_nk
     #expand load_along_k("b" + p)
   #else
@@ -110,7 +110,7 @@ fn main(
     // This thread's first groups of four rows and of four columns.
     let warp = local / 32u;
     let my_rows = (warp / {{bn / (8 * tn)}}u) * {{tm}}u + (local % 32u) / 8u;
-    let my_cols = (warp % {{bn / (8 * tn)}}u) * {{2 * tn / products}}u + local % 8u;
+    let my_cols = (warp % {{bn / (8 * tn)}}u) * {{2 * tn / matmuls}}u + local % 8u;
 
     // Load l of a thread: `base` in the source, `k` in the k-tile, `col` there, and the row (or column)
     // `row`.
@@ -232,7 +232,7 @@ fn main(
   #endfor
   #for j in 0..tn / 4
     //! The columns of the second matmul of a pair are the second half of the tile.
-    #define here tn / 4 / products
+    #define here tn / 4 / matmuls
     #define at j % here * 8 + j / here * (bn / 8)
     #if mask_b > 0
         let b{{j}} = tile_b[
@@ -299,10 +299,10 @@ fn main(
     {
         let row = row0 + my_rows * 4u + {{i / 4 * 16 + i % 4}}u;
         if (row < params.m) {
-  #define here tn / 4 / products
+  #define here tn / 4 / matmuls
   #for j in 0..here
     #define col "col0 + my_cols * 4u + " + j * 32 + "u"
-    #if products == 1
+    #if matmuls == 1
             store4(acc{{i}}_{{j}}, slice, row, {{col}});
     #elif to_slices
             store4(acc{{i}}_{{j}}, slice, row, {{col}});

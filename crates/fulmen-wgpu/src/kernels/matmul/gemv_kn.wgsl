@@ -8,7 +8,7 @@
 //! Bindings: `a` [m, k] f32; `b` [k, n]; `dst` [m, n] f32 or slices of it; then the epilogue's inputs.
 //! Needs: n a multiple of `width`.
 //!
-//! Bound by memory bandwidth: B is read once, neighboring lanes read neighboring columns.
+//! Bound by memory bandwidth: B is read once, neighboring lanes read neighboring columns; not measured.
 #include "matmul/prelude.wgsl"
 #include "matmul/element.wgsl"
 #expand getter("b", form, width)

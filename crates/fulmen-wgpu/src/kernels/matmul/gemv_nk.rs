@@ -55,7 +55,7 @@ impl GemvNk {
         let b = job.shape.elem.element(job.k_width(), job.caps);
         let a = Elem::F32.wgsl(job.k_width());
         let inputs = [("a", a), ("b0", b), ("b1", b)];
-        let prelude = job.prelude(&inputs[..1 + job.products() as usize], 1, Store::Output);
+        let prelude = job.prelude(&inputs[..1 + job.matmuls() as usize], 1, Store::Output);
         let reduce = match self.row_threads {
             RowThreads::Subgroup => "subgroup",
             RowThreads::Workgroup => "workgroup",
@@ -73,7 +73,7 @@ impl GemvNk {
             vector_sums,
             reduce,
             shared_words,
-            subgroup_slots: shared_words / (m * rows * job.products()),
+            subgroup_slots: shared_words / (m * rows * job.matmuls()),
         ];
         let label = format!("matmul {self} m={m}");
         let extent = Extent { count, span: 0, slices: 1 };
@@ -96,7 +96,7 @@ impl GemvNk {
             return Err(unfit("the device's workgroups are smaller"));
         }
         let m = padded_rows(job.shape.m);
-        let sums = m * self.rows * job.products();
+        let sums = m * self.rows * job.matmuls();
         if m > 16 || sums > 128 || sums == 0 || self.unroll == 0 {
             return Err(unfit("too many sums for the registers"));
         }

@@ -9,7 +9,7 @@
 //! Bindings: `a` [m, k] f32; `b0` (and `b1` of a pair) [n, k]; `dst` [m, n] f32; then the epilogue's
 //! inputs. `a` and `b` are vectors of four elements where k is a multiple of 4 (`k_width`).
 //!
-//! Needs: `lanes` a power of two that divides `threads`; `m * rows * products` sums fit the registers.
+//! Needs: `lanes` a power of two that divides `threads`; `m * rows * matmuls` sums fit the registers.
 //! With `fixed_k` the length of a row is a constant and the loop has no remainder.
 //!
 //! Bound by memory bandwidth: B is read once. 9728 x 2560 in f32 at m = 1 takes 29 µs on an H200, 3.44 TB/s
@@ -17,11 +17,11 @@
 #include "matmul/prelude.wgsl"
 #include "matmul/element.wgsl"
 #include "matmul/sum_lanes.wgsl"
-#for p in 0..products
+#for p in 0..matmuls
   #expand getter("b" + p, form, k_width)
 #endfor
 #define outputs m * rows
-#define sums outputs * products
+#define sums outputs * matmuls
 #if shared_words > 0
 var<workgroup> partial_sums: array<f32, {{shared_words}}>;
 #endif
@@ -67,7 +67,7 @@ fn main(
 #macro multiply(count)
   #for u in 0..count
     #for r in 0..rows
-      #for p in 0..products
+      #for p in 0..matmuls
         let w{{p}}_{{r}}_{{u}} = get_b{{p}}(b_row{{r}} + i + {{u * lanes}}u);
       #endfor
     #endfor
@@ -76,7 +76,7 @@ fn main(
     #for i in 0..m
         let a{{i}}_{{u}} = a[a_row{{i}} + i + {{u * lanes}}u];
       #for r in 0..rows
-        #for p in 0..products
+        #for p in 0..matmuls
           #define s (p * m + i) * rows + r
           #if k_width == 4 && !vector_sums
             #for c in 0..4
@@ -112,7 +112,7 @@ fn main(
         let out_row = {{q}} / {{rows}}u;
         let out_col = row0 + {{q}} % {{rows}}u;
         if ({{condition}} && out_row < params.m && out_col < params.n) {
-            store1({{products == 2 ? "v0, v1" : "v0"}}, 0u, out_row, out_col);
+            store1({{matmuls == 2 ? "v0, v1" : "v0"}}, 0u, out_row, out_col);
         }
 #endmacro
 #for s in 0..sums
@@ -131,7 +131,7 @@ fn main(
     // Thread `q` adds what the subgroups left of output `q`.
     workgroupBarrier();
     for (var q = local; q < {{outputs}}u; q += {{lanes}}u) {
-  #for p in 0..products
+  #for p in 0..matmuls
         var v{{p}} = 0.0;
         for (var g = 0u; g < subgroups; g++) {
             v{{p}} += partial_sums[(q + {{p * outputs}}u) * {{subgroup_slots}}u + g];
@@ -145,7 +145,7 @@ fn main(
     #define first batch * lanes
     #define here min(lanes, outputs - first)
     {
-    #for p in 0..products
+    #for p in 0..matmuls
         var v{{p}} = t{{p * outputs + first}};
       #for l in 1..here
         if (lane == {{l}}u) { v{{p}} = t{{p * outputs + first + l}}; }

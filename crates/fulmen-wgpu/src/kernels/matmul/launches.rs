@@ -255,7 +255,7 @@ fn build(config: MatmulConfig, job: &Job<'_>) -> Result<MatmulLaunches, MatmulEr
     let (launch, slices) = match (config, job.shape.b) {
         (MatmulConfig::GemvNk(c), Layout::Nk) => (c.launch(job)?, 1),
         (MatmulConfig::GemvKn(c), Layout::Kn) => (c.launch(job)?, c.used_slices(k)),
-        (MatmulConfig::TiledPair(_), _) if job.products() == 1 => {
+        (MatmulConfig::TiledPair(_), _) if job.matmuls() == 1 => {
             return Err(MatmulError::Unfit { config: config.to_string(), why: "it computes pairs" });
         }
         (MatmulConfig::Tiled(c) | MatmulConfig::TiledPair(c), _) => (c.launch(job)?, c.used_slices(k)),
@@ -279,7 +279,7 @@ fn build(config: MatmulConfig, job: &Job<'_>) -> Result<MatmulLaunches, MatmulEr
         });
     }
     buffers.push(MatmulBuffer::Scratch(0));
-    let scratch = u64::from(slices * job.products()) * u64::from(job.shape.m) * u64::from(job.n()) * 4;
+    let scratch = u64::from(slices * job.matmuls()) * u64::from(job.shape.m) * u64::from(job.n()) * 4;
     bound(job, "the scratch", scratch)?;
     let mut second = vec![MatmulBuffer::Scratch(0), MatmulBuffer::Out];
     second.extend(extras);

@@ -63,7 +63,7 @@ const FIXED_WORDS: u32 = 8;
 
 impl Job<'_> {
     /// Matmuls in this launch.
-    pub(super) fn products(&self) -> u32 {
+    pub(super) fn matmuls(&self) -> u32 {
         if let EpilogueMode::Pair(_) = self.epilogue { 2 } else { 1 }
     }
 
@@ -113,14 +113,14 @@ impl Job<'_> {
             uses_f16: inputs.iter().any(|(_, element)| element.contains("f16")),
             scalars,
             to_slices,
-            pair: self.products() == 2,
+            pair: self.matmuls() == 2,
             second_of_pair,
             inputs: epilogue.inputs.iter().map(input_index).collect::<Vec<_>>(),
             functions: epilogue.functions.clone(),
             expr: epilogue.expr.clone(),
             width,
             k_width: self.k_width(),
-            products: self.products(),
+            matmuls: self.matmuls(),
             form: self.shape.elem.form(self.caps),
         ];
         // As many scalars as there are operations in an epilogue.

@@ -2,9 +2,10 @@
 //! epilogue.
 //!
 //! One thread owns one value of the output, or four neighboring columns where `width` is 4.
-//! `products` is the number of matmuls, 2 for gate and up; `nv` is the number of output vectors per row.
-//! Bindings: `slices` [products, slices, m, n] f32; `dst` [m, n] f32; then the epilogue's inputs.
-//! Bound by memory bandwidth: every slice is read once, four loads at a time.
+//! `matmuls` is their number, 2 for gate and up; `nv` is the number of output vectors per row.
+//! Bindings: `slices` [matmuls, slices, m, n] f32; `dst` [m, n] f32; then the epilogue's inputs.
+//! Needs: n a multiple of `width`.
+//! Bound by memory bandwidth: every slice is read once, four loads at a time; not measured.
 #include "matmul/prelude.wgsl"
 @compute @workgroup_size({{threads}})
 fn main(
@@ -18,7 +19,7 @@ fn main(
     let total = params.m * nv;
     let at = group * {{threads}}u + local;
     if (at >= total) { return; }
-#for p in 0..products
+#for p in 0..matmuls
     let from{{p}} = at + {{p}}u * params.slices * total;
     var v{{p}} = slices[from{{p}}];
     {
@@ -30,5 +31,5 @@ fn main(
         for (; s < params.slices; s++) { v{{p}} += slices[from{{p}} + s * total]; }
     }
 #endfor
-    store{{width}}({{products == 2 ? "v0, v1" : "v0"}}, 0u, at / nv, (at % nv) * {{width}}u);
+    store{{width}}({{matmuls == 2 ? "v0, v1" : "v0"}}, 0u, at / nv, (at % nv) * {{width}}u);
 }

@@ -3,7 +3,8 @@
 //! Family: elementwise over blocks; one thread owns one block of 32 values.
 //! Bindings: `w` packed rows (formats/); `dst` [rows, k] f32 as vec4s. `first` is the first row, `count`
 //! the number of blocks.
-//! Bound by memory bandwidth, almost all of it the f32 values written.
+//! Needs: k a multiple of 32.
+//! Bound by memory bandwidth, almost all of it the f32 values written; not measured.
 struct Params { k: u32, first: u32, count: u32 }
 
 #define suffix ""

@@ -13,7 +13,8 @@
 //! `dst`, q8 activations of the only output, rows of `q8_stride` vectors.
 //! Needs: all weights have the same k; with `q8_output` one output of two weights and n a multiple of 32.
 //!
-//! Bound by memory bandwidth, and for small weights by the latency of a launch, which fusing saves.
+//! Bound by memory bandwidth, and for small weights by the latency of a launch, which fusing saves; not
+//! measured alone.
 #include "matmul/sum_lanes.wgsl"
 #include "qmatmul/dot_q8.wgsl"
 #define outputs len(formats)

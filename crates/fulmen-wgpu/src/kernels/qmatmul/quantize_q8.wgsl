@@ -3,7 +3,7 @@
 //! Family: elementwise over blocks; one thread owns one block of 32 values.
 //! Bindings: `src` [m, k] f32 as vec4s; `dst` [m, stride] vec4<u32>, layout in q8_block.wgsl. `count` is
 //! the number of blocks. Needs: k a multiple of 32.
-//! Bound by launch latency at decode sizes, else by memory bandwidth.
+//! Bound by launch latency at decode sizes, else by memory bandwidth; not measured.
 struct Params { m: u32, k: u32, stride: u32, count: u32 }
 
 #include "qmatmul/q8_block.wgsl"

@@ -1,4 +1,5 @@
-//! Depthwise causal convolution with a state, then SiLU. One thread per sequence and channel.
+//! Depthwise causal convolution with a state, then SiLU. One thread per sequence and channel, workgroups of
+//! 64 threads where the device allows, the taps in registers.
 //!
 //! **Algorithm.** The thread of the first row of a sequence walks over all rows of that sequence in their
 //! order, with the last inputs of its channel in registers; threads of later rows have nothing to do. A row
@@ -7,7 +8,9 @@
 //! **Bindings.** `x` and `y` [m][channels]; `weight` [channels][taps]; `state` [n_seqs][taps - 1][channels],
 //! the oldest input first; `positions`, `sequences` [m]; `fault`.
 //!
-//! **Bound** by memory bandwidth for many sequences, by the latency of its loads for one.
+//! **Preconditions.** At least 2 taps.
+//!
+//! **Bound** by memory bandwidth for many sequences, by the latency of its loads for one; not measured.
 struct Params {
     m: u32,
     n_seqs: u32,

@@ -1,9 +1,12 @@
 //! The gates of the gated delta rule: the factor of the state, `exp(decay · softplus(alpha + dt))`, and that
 //! of the update, `sigmoid(beta)`. Element-wise, one thread per row and value head.
 //!
-//! **Bindings.** `alpha` and `beta` [m][heads]; `decay` and `dt` [heads]; `gates` [m][heads], both factors.
+//! **Bindings.** `alpha` and `beta` [m][heads]; `decay` and `dt` [heads]; `gates` [m][heads]
+//! vec2<f32>: the factor of the state, then that of the update.
 //!
-//! **Bound** by launch latency.
+//! **Preconditions.** None.
+//!
+//! **Bound** by launch latency; not measured.
 struct Params {
     m: u32,
     heads: u32,

@@ -1,5 +1,8 @@
-//! The gated delta rule. One workgroup per sequence, value head and block of 16 columns of its state (8 where
-//! a head has more than 128 elements); 64 threads, 4 (or 8) for each column.
+//! The gated delta rule as a sequential scan (recurrent form). One workgroup per sequence, value head and
+//! block of 16 columns of its state (8 where a head has more than 128 elements); 64 threads, 4 (or 8) for
+//! each column.
+//!
+//! **Tile.** A head's rows x 16 (8) columns of the state in workgroup memory, at most 8 KiB; no pipeline.
 //!
 //! **Algorithm.** The workgroup of the first row of a sequence walks over all rows of that sequence in their
 //! order, with its columns of the state in workgroup memory; workgroups of later rows have nothing to do. A
@@ -12,7 +15,8 @@
 //!
 //! **Preconditions.** A head has at most `head` elements, a power of two up to 256.
 //!
-//! **Bound** by memory bandwidth for one row of many sequences, by the latency of its barriers for prompts.
+//! **Bound** by memory bandwidth for one row of many sequences, by the latency of its barriers for prefill;
+//! not measured.
 struct Params {
     m: u32,
     n_seqs: u32,

@@ -1,6 +1,9 @@
-//! Helper functions that walk over the rows of one sequence: `first_row(row)`, `next_row(row)`. Expects
-//! `params.m`, `params.n_seqs`, the bindings `positions` and, with `sequences`, `sequences` [m], and
-//! `fault.wgsl`.
+//! Helper functions that walk over the rows of one sequence, called by one thread: `first_row(row)`,
+//! `next_row(row)`. They read up to m sequence numbers for each row.
+//!
+//! Expects `params.m`, `params.n_seqs`, the bindings `positions` and, with `sequences`, `sequences` [m], and
+//! `fault.wgsl`. Without `sequences` all rows are of one sequence, and the first row is row 0: only one
+//! thread or workgroup starts a walk (`StateRows::starts`).
 const NO_ROW = 0xffffffffu;
 
 #if sequences

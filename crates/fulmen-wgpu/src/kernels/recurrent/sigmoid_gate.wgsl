@@ -3,7 +3,9 @@
 //!
 //! **Bindings.** `x` (unless in place) and `y` [n]; `gate` [n / span].
 //!
-//! **Bound** by memory bandwidth.
+//! **Preconditions.** n is a multiple of `span`.
+//!
+//! **Bound** by memory bandwidth; not measured.
 struct Params {
     n: u32,
     span: u32,

@@ -9,7 +9,9 @@
 //!
 //! Maxima and minima reduce order-preserving integer keys (`order_key.wgsl`), so that NaN wins.
 //!
-//! **Bound** by memory bandwidth.
+//! **Preconditions.** None.
+//!
+//! **Bound** by memory bandwidth; not measured.
 #if f16
 enable f16;
 #endif

@@ -9,7 +9,9 @@
 //!
 //! **Pairing.** `neox`: elements i and i + pairs; else elements 2i and 2i + 1.
 //!
-//! **Bound** by memory bandwidth.
+//! **Preconditions.** None.
+//!
+//! **Bound** by memory bandwidth; not measured.
 struct Params {
     count: u32,
 }

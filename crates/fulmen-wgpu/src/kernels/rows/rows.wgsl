@@ -13,7 +13,10 @@
 //! and `out_at` (the row's first vector), the loop `#expand for_each_vector()` ... `}` with the vector
 //! index `i`, `{{value}}` (vector `i` of the row) and `{{store}}(i, v)`.
 //!
-//! **Bound** by memory bandwidth.
+//! **Preconditions.** None.
+//!
+//! **Bound** by memory bandwidth. H200, 65536 x 1024: RMS norm 3.06 TB/s, softmax 1.95 TB/s of 4.35
+//! (docs/lab/wgpu-kernels.md).
 #if f16
 enable f16;
 #endif

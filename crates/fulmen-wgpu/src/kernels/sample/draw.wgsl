@@ -18,7 +18,9 @@
 //! barriers: the shader compiler rejects a barrier inside an `if` whose condition it cannot prove
 //! uniform.
 //!
-//! **Bound** by latency: a handful of passes over the row with one workgroup.
+//! **Preconditions.** An invalid state is reported.
+//!
+//! **Bound** by latency: a handful of passes over the row with one workgroup; not measured.
 struct Params {
     n: u32,
     rows: u32,

@@ -8,7 +8,9 @@
 //! **Bindings.** `logits` [m][n]; `states` [m] of 8 words (`SampleState`); `keys` [m][parts] of launch
 //! 1; `bins` [m][bins] of (count, weight low word, weight high word).
 //!
-//! **Bound** by memory bandwidth and workgroup-memory atomics.
+//! **Preconditions.** None.
+//!
+//! **Bound** by memory bandwidth and workgroup-memory atomics; not measured.
 struct Params {
     n: u32,
     part: u32,

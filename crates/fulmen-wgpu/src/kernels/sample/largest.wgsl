@@ -5,7 +5,9 @@
 //!
 //! **Bindings.** `logits` [m][n] f32; `keys` [m][parts] of (order key, index); `bins` [m][bins][3].
 //!
-//! **Bound** by memory bandwidth.
+//! **Preconditions.** None.
+//!
+//! **Bound** by memory bandwidth; not measured.
 struct Params {
     n: u32,
     part: u32,
