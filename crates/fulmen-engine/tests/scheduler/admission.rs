@@ -1,7 +1,7 @@
 //! Who is admitted, who is refused.
 
 use super::*;
-use fulmen_engine::pages::GroupConfig;
+use fulmen_engine::pages::{GroupConfig, GroupKind};
 
 #[test]
 fn what_can_never_run_is_refused_by_name() {
@@ -126,6 +126,7 @@ fn deadlines_end_waiting_and_running_requests() {
 fn configurations_that_cannot_work_are_refused() {
     let refused = |config| Scheduler::new(config).err().expect("an error").to_string();
     let base = || config(6);
+    let states = GroupConfig { kind: GroupKind::Recurrent, pages: 9, host_pages: 0 };
     let cases = [
         (SchedulerConfig { vocabulary: 0, ..base() }, "vocabulary: expected 1 to 2^32 - 2 tokens, got 0"),
         (SchedulerConfig { context: 1, ..base() }, "context: expected 2 to 2^32 - 2 positions, got 1"),
@@ -150,6 +151,10 @@ fn configurations_that_cannot_work_are_refused() {
             SchedulerConfig { batch_invariant: true, max_sequences: 30, ..base() },
             "the largest bucket: expected at least 33 (max_sequences - 1 + page) in batch-invariant mode, \
              got 32",
+        ),
+        (
+            SchedulerConfig { snapshot_interval: 6, groups: vec![GroupConfig::full(6), states], ..base() },
+            "snapshot_interval: expected a multiple of the page size (4), got 6",
         ),
         (
             SchedulerConfig { groups: vec![GroupConfig::full(0)], ..base() },
