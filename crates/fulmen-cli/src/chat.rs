@@ -44,10 +44,10 @@ use crate::wrap::Wrapped;
 /// Ctrl-D exits. /help lists the commands: they change the system prompt and the settings, take a message
 /// back, save the conversation and more.
 ///
-/// A line that ends with \ goes on in the next one, and """ starts and ends a message of several lines.
+/// A line that ends with \ continues in the next one, and """ starts and ends a message of several lines.
 ///
 /// On a terminal, the lines you type and the last conversation are kept for the next chat in files that only
-/// you can read; --continue goes on with that conversation, and --no-history keeps nothing.
+/// you can read; --continue resumes that conversation, and --no-history keeps nothing.
 ///
 /// The small built-in model tells stories: it continues what you write, one paragraph at a time.
 #[derive(Debug, clap::Args)]
@@ -98,7 +98,7 @@ Examples:
   fulmen chat                                          tell a story with the built-in model
   fulmen chat model.gguf
   fulmen chat model.gguf --system \"You are a pirate.\" --temperature 1
-  fulmen chat --continue                               go on with the last conversation
+  fulmen chat --continue                               continue the last conversation
   fulmen chat --server http://127.0.0.1:8080           talk to a model of a running server
   printf 'Hi!\\nAnd now in French.\\n' | fulmen chat model.gguf";
 

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use fulmen_cpu::CpuDispatcher;
 use fulmen_engine::{LoadOptions, Model};
-use fulmen_model::gguf::{GgufFile, GgufProblem};
+use fulmen_model::gguf::{GgufFile, GgufProblem, GgufWriter, Metadata};
 use fulmen_model::quantize::{QuantizePlan, quantize};
 use fulmen_model::source::{self, ModelSource};
 use fulmen_model::synth::{ModelShape, Synth};
@@ -20,9 +20,35 @@ fn model(folder: &Path, seed: u64) -> PathBuf {
     let shape = ModelShape { layers: 3, vocabulary: 700, ..ModelShape::preset("tiny-llama").unwrap() };
     let path = folder.join(format!("model-{seed}.gguf"));
     fs::write(&path, Synth::new(shape, "f16".parse().unwrap(), seed).bytes().unwrap()).unwrap();
-    let hour_ago = SystemTime::now() - Duration::from_secs(3600);
-    File::options().write(true).open(&path).unwrap().set_modified(hour_ago).unwrap();
+    make_old(&path);
     path
+}
+
+/// The same model in two shards of an hour ago: what is opened, and the shard that will change.
+fn split_model(folder: &Path) -> (PathBuf, PathBuf) {
+    let whole = GgufFile::open(model(folder, 1)).unwrap();
+    let (first, second) = whole.tensors().split_at(whole.tensors().len() / 2);
+    let shards = [1, 2].map(|number| folder.join(format!("split-0000{number}-of-00002.gguf")));
+    for (number, (path, tensors)) in shards.iter().zip([first, second]).enumerate() {
+        let mut metadata = if number == 0 { whole.metadata().clone() } else { Metadata::new() };
+        metadata.set("general.architecture", "llama");
+        metadata.set("split.no", number as u16);
+        metadata.set("split.count", 2u16);
+        metadata.set("split.tensors.count", whole.tensors().len() as i32);
+        let mut writer = GgufWriter::create(path, false, &metadata, tensors).unwrap();
+        for tensor in tensors {
+            writer.write(tensor.name(), &whole.data(tensor.name()).unwrap()).unwrap();
+        }
+        writer.keep().unwrap();
+        make_old(path);
+    }
+    let [first, second] = shards;
+    (first, second)
+}
+
+fn make_old(path: &Path) {
+    let hour_ago = SystemTime::now() - Duration::from_secs(3600);
+    File::options().write(true).open(path).unwrap().set_modified(hour_ago).unwrap();
 }
 
 /// A way to change a file, and the words of the error.
@@ -177,6 +203,33 @@ fn a_change_between_steps_of_the_processor_is_an_error() {
         names(&session.draw(0, &[5]).expect_err(what).to_string(), &path, words);
         names(&model.session().unwrap().feed(0, &[5]).expect_err(what).to_string(), &path, words);
         assert_eq!(session.tokens(0).unwrap(), tokens, "the sequence is as it was");
+    }
+}
+
+#[test]
+fn a_change_of_one_shard_is_an_error_that_names_it() {
+    // The file that overwrites it has another size than the shard.
+    let words = "while it was open";
+    for (what, change, _) in CHANGES {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = split_model(folder.path());
+        let (mut changed, cpu) = (false, || Box::new(CpuDispatcher::with_threads(2)));
+        let mut progress = |_| {
+            if !std::mem::replace(&mut changed, true) {
+                change(&second);
+            }
+        };
+        let options = LoadOptions { progress: Some(&mut progress), ..LoadOptions::default() };
+        let loaded = Model::load_with(&first, cpu(), options);
+        names(&loaded.map(drop).expect_err(what).to_string(), &second, words);
+
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = split_model(folder.path());
+        let model = Model::load(&first, cpu()).unwrap();
+        let mut session = model.session().unwrap();
+        session.feed(0, &[1, 2, 3]).unwrap();
+        change(&second);
+        names(&session.decode(&[0], 4).expect_err(what).to_string(), &second, words);
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) const COMMANDS: &[CommandInfo] = &[
     info("/context", "", "show how full the context is"),
     info("/stats", "", "show the speed of the last answer"),
     info("/save", "FILE", "save the conversation as JSON"),
-    info("/load", "FILE", "go on with a saved conversation"),
+    info("/load", "FILE", "continue a saved conversation"),
     info("/quit", "", "exit (also /exit, /bye, Ctrl-D)"),
 ];
 
@@ -115,7 +115,7 @@ pub(crate) fn help() -> String {
         .collect();
     let more = "\
 Ctrl-C stops an answer. Tab completes commands, settings and file names; the arrow keys recall lines.
-A line that ends with \\ goes on in the next one, and \"\"\" starts and ends a message of several lines.";
+A line that ends with \\ continues in the next one, and \"\"\" starts and ends a message of several lines.";
     format!("{}{more}", columns_of_text(&rows))
 }
 

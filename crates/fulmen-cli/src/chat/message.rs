@@ -1,4 +1,4 @@
-//! Messages of several lines: a line that ends with a backslash goes on in the next one, and `"""` starts and
+//! Messages of several lines: a line that ends with a backslash continues in the next one, and `"""` starts and
 //! ends a block.
 
 /// What starts and ends a block.

@@ -180,6 +180,22 @@ pub(super) struct EngineLimits {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     kv_memory: Option<u64>,
 
+    /// Memory of the host for the KV pages of requests that make room for others. By default none: they are
+    /// computed again.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    host_memory: Option<u64>,
+
+    /// Memory for recurrent states of earlier prompts, of models that have some (Qwen3.5). By default an
+    /// eighth of what is free, for at most 64 of them.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    state_memory: Option<u64>,
+
+    /// Rows of prompts in a step that also generates tokens: more are faster in total, and the tokens of
+    /// running answers come later. By default a fifth of the rows of the largest step, or four for each
+    /// running answer.
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
+    prefill_rows: Option<u32>,
+
     /// Do not keep pages for prompts with the same beginning.
     #[arg(long)]
     no_prefix_cache: bool,
@@ -203,6 +219,9 @@ impl EngineLimits {
                 context: self.context.unwrap_or(0),
                 max_sequences: self.max_sequences,
                 memory: self.kv_memory.unwrap_or(0),
+                host_memory: self.host_memory.unwrap_or(0),
+                state_memory: self.state_memory.unwrap_or(0),
+                prefill_rows: self.prefill_rows.unwrap_or(0),
                 cache: self.kv,
                 prefix_cache: !self.no_prefix_cache,
                 batch_invariant: self.batch_invariant,
@@ -211,6 +230,44 @@ impl EngineLimits {
             },
             check_weights: !self.no_check,
             quiet,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        limits: EngineLimits,
+    }
+
+    fn engine(arguments: &[&str]) -> Result<EngineOptions, clap::Error> {
+        let command = Command::try_parse_from([&["serve"], arguments].concat())?;
+        Ok(command.limits.loader(true).engine)
+    }
+
+    #[test]
+    fn limits_reach_the_engine() {
+        let plain = engine(&[]).unwrap();
+        assert_eq!((plain.host_memory, plain.state_memory, plain.prefill_rows), (0, 0, 0));
+        let arguments =
+            ["--host-memory", "2GB", "--state-memory", "100MB", "--prefill-rows", "256", "--kv", "q8_0"];
+        let limited = engine(&arguments).unwrap();
+        let expected = EngineOptions {
+            host_memory: 2_000_000_000,
+            state_memory: 100_000_000,
+            prefill_rows: 256,
+            cache: DType::Q8_0,
+            ..plain
+        };
+        assert_eq!(limited, expected);
+        for wrong in [["--prefill-rows", "0"], ["--host-memory", "much"]] {
+            assert_eq!(engine(&wrong).unwrap_err().exit_code(), 2, "{wrong:?}");
         }
     }
 }

@@ -27,7 +27,7 @@ impl Session {
         Ok(drawn)
     }
 
-    /// Fails if a step drew no token: names the first such step.
+    /// Fails if a step drew no token: names the first such step, or the file if its weights were changed.
     pub(super) fn check_drawn(&self, sequences: &[u32], drawn: &[Vec<u32>]) -> Result<(), ModelError> {
         let failed = sequences.iter().zip(drawn).filter_map(|(&sequence, tokens)| {
             Some((tokens.iter().position(|&token| token == NO_TOKEN)?, sequence, tokens))
@@ -39,6 +39,8 @@ impl Session {
             None => before.last(),
         };
         let position = (before.len() + step).saturating_sub(1);
+        // Weights of a file that was overwritten are no numbers either.
+        self.shared.check_weights()?;
         Err(ModelError::LogitsNotFinite { token: token.copied().unwrap_or(NO_TOKEN), position, sequence })
     }
 
