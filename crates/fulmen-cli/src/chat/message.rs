@@ -1,5 +1,5 @@
-//! Messages of several lines: a line that ends with a backslash continues in the next one, and `"""` starts and
-//! ends a block.
+//! Messages of several lines: a line that ends with a backslash continues in the next one, and `"""` starts
+//! and ends a block.
 
 /// What starts and ends a block.
 const QUOTES: &str = "\"\"\"";
