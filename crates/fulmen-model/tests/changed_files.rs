@@ -218,6 +218,7 @@ fn a_change_of_one_shard_is_an_error_that_names_it() {
             if !std::mem::replace(&mut changed, true) {
                 change(&second);
             }
+            ControlFlow::Continue(())
         };
         let options = LoadOptions { progress: Some(&mut progress), ..LoadOptions::default() };
         let loaded = Model::load_with(&first, cpu(), options);

@@ -84,7 +84,8 @@ pub mod names {
         format!("cache.{layer}")
     }
 
-    /// States: those of a layer's convolution and of its delta rule, [`GraphSpec::states`] slots.
+    /// States: those of a layer's convolution and of its delta rule, with as many slots as
+    /// [`GraphSpec::states`](super::GraphSpec::states) says.
     pub fn states(layer: u32) -> [String; 2] {
         ["conv", "delta"].map(|state| format!("state.{layer}.{state}"))
     }
