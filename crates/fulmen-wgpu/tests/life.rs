@@ -3,7 +3,9 @@
 mod common;
 
 use common::*;
-use fulmen_wgpu::{AdapterSelector, DeviceOptions, DispatchList, GpuDevice, GpuError, PipelineCache};
+use fulmen_wgpu::{
+    AdapterSelector, DeviceOptions, DispatchList, GpuCommandBatch, GpuDevice, GpuError, PipelineCache,
+};
 use wgpu::Features;
 
 #[test]
@@ -172,4 +174,25 @@ fn things_can_be_dropped_in_any_order_and_with_work_in_flight() {
             }
         }
     }
+}
+
+/// Submissions and polls of several threads do not disturb each other.
+#[test]
+fn threads_share_a_device_without_losing_it() {
+    let gpu = gpu();
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let gpu = gpu.clone();
+            scope.spawn(move || {
+                for turn in 0..40 {
+                    let mut batch = GpuCommandBatch::new(gpu.clone());
+                    let x = batch.upload(&[thread as f32, turn as f32]);
+                    let y = batch.scale(x, 2.0);
+                    batch.execute_blocking().unwrap();
+                    assert_eq!(batch.read_blocking(y).unwrap(), [2.0 * thread as f32, 2.0 * turn as f32]);
+                }
+            });
+        }
+    });
+    gpu.check_alive().unwrap();
 }

@@ -86,7 +86,7 @@ impl GpuDevice {
         commands: impl IntoIterator<Item = wgpu::CommandBuffer>,
     ) -> Result<SubmissionIndex, GpuError> {
         self.check_alive()?;
-        let index = self.scoped(call, None, || self.inner.queue.submit(commands))?;
+        let index = self.scoped(call, None, || self.submitting(|| self.inner.queue.submit(commands)))?;
         self.submitted(index)
     }
 
@@ -100,7 +100,7 @@ impl GpuDevice {
         let index = self.scoped(call, None, || {
             let mut encoder = self.inner.device.create_command_encoder(&Default::default());
             record(&mut encoder);
-            self.inner.queue.submit([encoder.finish()])
+            self.submitting(|| self.inner.queue.submit([encoder.finish()]))
         })?;
         self.submitted(index)
     }
@@ -123,18 +123,22 @@ impl GpuDevice {
             encoder.finish()
         };
         let index = self.scoped(call, None, || match recording {
-            None => queue.submit([encode(&|encoder| {
-                before.iter().for_each(|before| before(encoder));
-                list.encode(encoder);
-                after.iter().for_each(|after| after(encoder));
-            })]),
+            None => {
+                let commands = encode(&|encoder| {
+                    before.iter().for_each(|before| before(encoder));
+                    list.encode(encoder);
+                    after.iter().for_each(|after| after(encoder));
+                });
+                self.submitting(|| queue.submit([commands]))
+            }
             Some(recording) => {
                 let first = encode(&|encoder| {
                     before.iter().for_each(|before| before(encoder));
                     recording.announce(encoder);
                 });
                 let replay = encode(&|encoder| recording.execute(encoder));
-                let index = queue.submit([first, replay].into_iter().chain(after.map(encode)));
+                let commands = [first, replay].into_iter().chain(after.map(encode));
+                let index = self.submitting(|| queue.submit(commands));
                 recording.keep_until_done(queue);
                 index
             }
@@ -201,7 +205,7 @@ impl GpuDevice {
     /// The loss of the device, if it is lost: then that is the cause, whatever wgpu reported. Makes an
     /// empty submission, which a lost device does not count.
     fn loss(&self) -> Option<GpuError> {
-        let submission_index = Some(self.inner.queue.submit([]));
+        let submission_index = Some(self.submitting(|| self.inner.queue.submit([])));
         let at_once = PollType::Wait { submission_index, timeout: Some(Duration::ZERO) };
         match self.try_poll(at_once) {
             Some(Err(PollError::WrongSubmissionIndex(..))) => Some(self.refused()),
@@ -232,11 +236,23 @@ impl GpuDevice {
         self.poll_now(poll)
     }
 
-    /// Polls unless another thread is polling.
+    /// Submits while no thread polls by [`try_poll`](GpuDevice::try_poll).
+    fn submitting<T>(&self, submit: impl FnOnce() -> T) -> T {
+        let _shared = self.inner.submitting.read().unwrap_or_else(PoisonError::into_inner);
+        submit()
+    }
+
+    /// Polls unless another thread is polling or submitting. A submission retires others as a poll does, and
+    /// wgpu 30 panics if that happens between the two looks of a poll whose wait has timed out at once.
     pub(crate) fn try_poll(&self, poll: PollType) -> Option<Result<wgpu::PollStatus, PollError>> {
         let _turn = match self.polling().try_lock() {
             Ok(turn) => turn,
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let _alone = match self.inner.submitting.try_write() {
+            Ok(alone) => alone,
+            Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
         Some(self.poll_now(poll))

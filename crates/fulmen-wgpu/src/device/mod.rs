@@ -21,7 +21,7 @@ mod stats;
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, OnceLock, Weak,
+        Arc, Mutex, OnceLock, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -77,6 +77,8 @@ struct Inner {
     last_submission: Mutex<Option<(u64, wgpu::SubmissionIndex)>>,
     /// Held while the device is polled: see [`GpuDevice::poll`].
     polling: Arc<Mutex<()>>,
+    /// Shared by submissions, and held alone by polls that do not wait: see [`GpuDevice::try_poll`].
+    submitting: RwLock<()>,
     file: Option<PipelineFile>,
     tuned: Tuned,
     queue: wgpu::Queue,
@@ -206,6 +208,7 @@ impl GpuDevice {
                 last_check: call::LastCheck::default(),
                 last_submission: Mutex::default(),
                 polling: Arc::default(),
+                submitting: RwLock::default(),
                 file,
                 tuned,
                 queue,
