@@ -82,8 +82,8 @@ pub struct Scheduler {
     /// Requests that have ended and whose last rows are in flight.
     closing: BTreeMap<RequestId, Closing>,
     deadlines: BTreeSet<(Duration, RequestId)>,
-    /// Unfinished requests of each tenant.
-    tenants: HashMap<Arc<str>, u32>,
+    /// Tenants with unfinished requests.
+    tenants: HashMap<Arc<str>, Tenant>,
     free_slots: Vec<u32>,
     /// What the next step does before its rows, but for the transfers that `memory` collects.
     prologue: Prologue,
@@ -161,7 +161,6 @@ impl Scheduler {
         };
         let deadline = request.timeout.map(|timeout| (now.saturating_add(timeout), timeout));
         self.deadlines.extend(deadline.map(|(at, _)| (at, id)));
-        *self.tenants.entry(Arc::clone(&request.tenant)).or_default() += 1;
         self.waiting.insert(rank);
         let sequence = Sequence {
             id,
@@ -222,12 +221,16 @@ impl Scheduler {
         Ok(())
     }
 
-    fn rank(&self, request: &Request, id: RequestId, now: Duration) -> Rank {
+    /// The rank of a new request, which counts as one of its tenant from now on. Requests of a tenant keep
+    /// their order, also when the tenant has fewer of them than before.
+    fn rank(&mut self, request: &Request, id: RequestId, now: Duration) -> Rank {
         let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
-        let others = self.tenants.get(&request.tenant).copied().unwrap_or(0);
-        let spacing = micros(self.config.tenant_spacing).saturating_mul(others.into());
+        let tenant = self.tenants.entry(Arc::clone(&request.tenant)).or_default();
+        let spacing = micros(self.config.tenant_spacing).saturating_mul(tenant.unfinished.into());
+        tenant.last = micros(now).saturating_add(spacing).max(tenant.last);
+        tenant.unfinished += 1;
         let head_start = micros(self.config.aging).saturating_mul(request.priority.into());
-        Rank { at: micros(now).saturating_add(spacing).saturating_sub(head_start), id }
+        Rank { at: tenant.last.saturating_sub(head_start), id }
     }
 
     /// Ends a request that has not ended. `false` if it has.
@@ -359,9 +362,9 @@ impl Scheduler {
         if let Some((at, _)) = sequence.deadline {
             self.deadlines.remove(&(at, id));
         }
-        if let Some(unfinished) = self.tenants.get_mut(&sequence.tenant) {
-            *unfinished -= 1;
-            if *unfinished == 0 {
+        if let Some(tenant) = self.tenants.get_mut(&sequence.tenant) {
+            tenant.unfinished -= 1;
+            if tenant.unfinished == 0 {
                 self.tenants.remove(&sequence.tenant);
             }
         }
@@ -392,6 +395,14 @@ enum Keep {
     Pages,
     /// That, and the recurrent state behind its last row.
     All,
+}
+
+/// Who sends requests.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tenant {
+    unfinished: u32,
+    /// The time by which its newest request is ranked, but for its priority.
+    last: i64,
 }
 
 /// Positions of one sequence that fit into all pages of a group.

@@ -43,6 +43,27 @@ fn a_tenant_with_many_requests_does_not_keep_others_out() {
 }
 
 #[test]
+fn requests_of_a_tenant_keep_their_order_when_it_has_fewer() {
+    let config = SchedulerConfig { max_sequences: 1, tenant_spacing: ms(100), ..config(64) };
+    let mut driver = driver(&config);
+    let submit = |driver: &mut Driver<_>, at| driver.submit(Request::new(prompt(3), 2), ms(at)).unwrap();
+    let mut ids: Vec<RequestId> = (0..10).map(|_| submit(&mut driver, 0)).collect();
+    let mut ended = Vec::new();
+    let mut run = |driver: &mut Driver<MockDevice>, until| {
+        while ended.len() < until && driver.step(ms(50)) == Progress::Busy {
+            let events = driver.take_events().into_iter();
+            ended.extend(events.filter_map(|(id, event)| event.is_last().then_some(id)));
+        }
+        ended.extend(driver.take_events().into_iter().filter_map(|(id, e)| e.is_last().then_some(id)));
+        ended.clone()
+    };
+    run(&mut driver, 7);
+    // Those that wait were ranked behind nine others, these behind three.
+    ids.extend((0..3).map(|_| submit(&mut driver, 50)));
+    assert_eq!(run(&mut driver, 13), ids);
+}
+
+#[test]
 fn a_stream_of_high_priorities_cannot_starve_a_low_one() {
     let config = SchedulerConfig { max_sequences: 2, aging: ms(20), ..config(64) };
     let mut driver = driver(&config);

@@ -405,22 +405,18 @@ fn oldest_idle(entries: &[Arc<Entry>]) -> Option<&Arc<Entry>> {
 impl Entry {
     /// Takes the model out if its device was lost, whoever uses it: its requests have ended or are about to.
     fn take_lost(&self) -> Option<Arc<dyn ServedModel>> {
-        let mut state = self.lock();
-        let lost = matches!(&*state, State::Loaded(loaded) if loaded.model.stats().device_lost);
-        match std::mem::replace(&mut *state, State::Unloaded) {
-            State::Loaded(loaded) if lost => Some(loaded.model),
-            other => {
-                *state = other;
-                None
-            }
-        }
+        self.take_if(|loaded| loaded.model.stats().device_lost)
     }
 
     /// Takes the model out if no request uses it.
     fn unload(&self) -> Option<Arc<dyn ServedModel>> {
+        self.take_if(|loaded| loaded.leases == 0)
+    }
+
+    fn take_if(&self, wanted: impl FnOnce(&Loaded) -> bool) -> Option<Arc<dyn ServedModel>> {
         let mut state = self.lock();
         match &*state {
-            State::Loaded(loaded) if loaded.leases == 0 => {}
+            State::Loaded(loaded) if wanted(loaded) => {}
             _ => return None,
         }
         match std::mem::replace(&mut *state, State::Unloaded) {

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use fulmen_server::{Limits, ServerOptions};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::{connect, read_reply, request, send};
 use crate::server::{TestModel, TestServer, options, scripted, start, start_with};
@@ -212,12 +212,7 @@ fn prompts_beyond_the_context_are_refused() {
 fn an_end_lets_answers_finish() {
     let text = "word ".repeat(60);
     let mut server = start(scripted(&[&text]).slow(Duration::from_millis(5)));
-    let body = json!({ "messages": [{ "role": "user", "content": "x" }], "seed": 0, "stream": true });
-    let mut connection = connect(server.address);
-    connection.write_all(&request("POST", PATH, &[], body.to_string().as_bytes())).unwrap();
-    while server.registry.loaded().is_empty() || server.stats("test").running == 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let connection = begin_stream(&server);
     let reading = std::thread::spawn(move || read_reply(connection).unwrap());
     std::thread::sleep(Duration::from_millis(20));
     server.stop();
@@ -226,25 +221,34 @@ fn an_end_lets_answers_finish() {
     assert!(server.registry.loaded().is_empty());
 }
 
+fn streamed() -> Value {
+    json!({ "messages": [{ "role": "user", "content": "x" }], "seed": 0, "stream": true })
+}
+
+/// A connection whose answer has begun.
+fn begin_stream(server: &TestServer) -> TcpStream {
+    let mut connection = connect(server.address);
+    connection.write_all(&request("POST", PATH, &[], streamed().to_string().as_bytes())).unwrap();
+    while server.registry.loaded().is_empty() || server.stats("test").running == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    connection
+}
+
 /// While answers finish, balancers and clients are told to go elsewhere.
 #[test]
 fn an_end_refuses_new_work() {
     let text = "word ".repeat(300);
     let options = ServerOptions { grace: Duration::from_secs(60), ..options() };
     let mut server = start_with(options, scripted(&[&text]).slow(Duration::from_millis(5)));
-    let body = json!({ "messages": [{ "role": "user", "content": "x" }], "seed": 0, "stream": true });
-    let mut connection = connect(server.address);
-    connection.write_all(&request("POST", PATH, &[], body.to_string().as_bytes())).unwrap();
-    while server.registry.loaded().is_empty() || server.stats("test").running == 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let connection = begin_stream(&server);
     let reading = std::thread::spawn(move || read_reply(connection).unwrap());
     server.begin_stop();
     let started = Instant::now();
     while server.get("/ready").status != 503 {
         assert!(started.elapsed() < Duration::from_secs(30));
     }
-    let refused = server.post(PATH, &body);
+    let refused = server.post(PATH, &streamed());
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("5")), "{}", refused.text());
     assert_eq!(refused.json()["error"]["code"], "shutting_down");
     assert_eq!(server.get("/health").status, 200);
@@ -258,12 +262,7 @@ fn an_end_does_not_wait_for_ever() {
     let text = "word ".repeat(1500);
     let options = ServerOptions { grace: Duration::from_millis(200), ..options() };
     let mut server = start_with(options, scripted(&[&text]).slow(Duration::from_millis(20)));
-    let body = json!({ "messages": [{ "role": "user", "content": "x" }], "seed": 0, "stream": true });
-    let mut connection = connect(server.address);
-    connection.write_all(&request("POST", PATH, &[], body.to_string().as_bytes())).unwrap();
-    while server.registry.loaded().is_empty() || server.stats("test").running == 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let _connection = begin_stream(&server);
     let started = Instant::now();
     server.stop();
     assert!(started.elapsed() < Duration::from_secs(10));
