@@ -19,7 +19,7 @@
 //! | `tune` | the fastest matmul kernel of a wgpu device for each shape |
 //! | [`ops`] | every op of the op table |
 //! | [`collective`] | collectives between devices |
-//! | [`model`] | prefill and decode of a model, an engine under load, its perplexity; a [`heat_map`] |
+//! | [`model`] | prefill and decode, an engine under load, perplexity, divergence; a [`heat_map`] |
 //! | `serve` | a server under load over HTTP |
 //!
 //! What measures wgpu itself is behind the feature `wgpu`, which is on by default, and the load generator of

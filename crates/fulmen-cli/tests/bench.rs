@@ -128,3 +128,52 @@ fn impossible_matmuls_are_wrong_usage() {
         assert!(stderr.contains(part), "{args:?}: {stderr}");
     }
 }
+
+#[test]
+fn the_divergence_from_the_weights_as_floats_is_small_and_that_from_another_model_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let text = at("text.txt");
+    // As the built-in model tells stories.
+    let story_text = concat!(
+        "Once upon a time, there was a little girl named Lola who lived in a small village by the sea. ",
+        "She was very lively. She was always on the move. She loved to watch the birds.\n\nOne day, Lola ",
+        "and her friend Mark had been in the meadow all day. They had",
+    );
+    std::fs::write(&text, story_text).unwrap();
+    let story = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/story.gguf");
+    let args =
+        ["divergence", story, &text, "--device", "cpu", "--context", "16", "--batch", "1,4,7", "--json"];
+    let (stdout, stderr, code) = fulmen(&args);
+    assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    let windows = report["windows"].as_u64().unwrap();
+    assert!(windows >= 4, "{report}");
+    assert!(report["weight_bytes"].as_u64() < report["reference_weight_bytes"].as_u64(), "{report}");
+    let tests = report["tests"].as_array().unwrap();
+    let batches: Vec<_> = tests.iter().map(|test| test["batch"].as_u64()).collect();
+    assert_eq!(batches, [None, Some(1), Some(4), Some(7)]);
+    for test in tests {
+        let number = |key: &str| test[key].as_f64().unwrap();
+        assert_eq!(number("tokens_scored"), (windows * 7) as f64, "{test}");
+        assert!(number("kl_mean") > 0.0 && number("kl_mean") < 0.01, "{test}");
+        assert!((number("perplexity") / number("reference_perplexity") - 1.0).abs() < 0.02, "{test}");
+        assert!(number("same_top") > 0.9, "{test}");
+    }
+    // The same file as its own reference with its cache in 8 bits, as a table.
+    let (stdout, _, code) = fulmen(&[&args[..5], &["--context", "16", "--kv", "q8_0"]].concat());
+    assert_eq!(code, Some(0));
+    for word in ["prefill", "KL mean", "same top", "KV cache Q8_0", "reference: ", "KV cache F32"] {
+        assert!(stdout.contains(word), "{word:?} is not in {stdout}");
+    }
+    // Another vocabulary is refused, and so is a text of less than a window.
+    let other = at("other.gguf");
+    let synth = Command::new(env!("CARGO_BIN_EXE_fulmen")).args(["synth", "tiny-qwen3", &other]).output();
+    assert!(synth.unwrap().status.success());
+    let (_, stderr, code) = fulmen(&["divergence", story, &text, "--device", "cpu", "--reference", &other]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("the reference has a vocabulary of 1024 tokens"), "{stderr}");
+    std::fs::write(&text, ".").unwrap();
+    let (_, stderr, code) = fulmen(&args);
+    assert!(code == Some(2) && stderr.contains("tokens in a window of the text"), "{stderr}");
+}

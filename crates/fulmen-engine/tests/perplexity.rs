@@ -54,6 +54,55 @@ fn every_row_is_that_of_the_plain_implementation() {
 }
 
 #[test]
+fn a_batch_gives_the_rows_of_the_plain_implementation() {
+    let check = |got: &[f32], expected: &[f64], what: &str| {
+        let error: f64 = got.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
+        let norm: f64 = expected.iter().map(|b| b * b).sum();
+        assert!(error / norm < 1e-9, "{what}: {:e}", error / norm);
+    };
+    for shape in SHAPES {
+        let tiny = Tiny::new(shape, 3);
+        let texts: Vec<Vec<u32>> =
+            [20, 9, 14].iter().map(|&n| tokens(n + 4, shape.vocabulary)[..n].to_vec()).collect();
+        let expected: Vec<_> = texts.iter().map(|text| reference::logits(&tiny, text)).collect();
+        let model = tiny.load(options(7)).unwrap();
+        let mut session = model.session_with(SessionOptions { sequences: 3, ..options(7) }).unwrap();
+        // Sequences of different lengths, one of them empty; the order of the rows is another.
+        session.feed(0, &texts[0][..15]).unwrap();
+        session.feed(2, &texts[2][..3]).unwrap();
+        let mut next = [15, 0, 3];
+        for batch in [&[2, 0, 1][..], &[1], &[0, 2], &[1, 0]] {
+            let rows: Vec<(u32, u32)> = batch.iter().map(|&s| (s as u32, texts[s][next[s]])).collect();
+            let got = session.logits_of_batch(&rows).unwrap();
+            assert_eq!(got.len(), batch.len() * shape.vocabulary);
+            for (row, &s) in got.chunks_exact(shape.vocabulary).zip(batch) {
+                check(row, &expected[s][next[s]], &format!("{} sequence {s}", shape.arch));
+                next[s] += 1;
+            }
+        }
+        // What is wrong changes nothing.
+        let refused = |rows: &[(u32, u32)], words: &str, session: &mut fulmen_engine::Session| {
+            let before: Vec<_> = (0..3).map(|s| session.tokens(s).unwrap().to_vec()).collect();
+            let error = session.logits_of_batch(rows).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+            assert!((0..3).all(|s| session.tokens(s).unwrap() == before[s as usize]));
+        };
+        refused(&[(0, 1), (0, 1)], "was passed twice", &mut session);
+        refused(&[(3, 1)], "does not exist", &mut session);
+        refused(&[(0, 1), (1, 5000)], "outside the vocabulary", &mut session);
+        assert!(session.logits_of_batch(&[]).unwrap().is_empty());
+        // A token that was drawn is fed before.
+        let drawn = session.draw(1, &[texts[1][next[1]]]).unwrap();
+        let text = [&texts[1][..=next[1]], &[drawn, 7]].concat();
+        let got = session.logits_of_batch(&[(1, 7)]).unwrap();
+        check(&got, &reference::logits(&tiny, &text)[text.len() - 1], shape.arch);
+        // A full context is refused.
+        session.feed(2, &vec![1; 48 - session.tokens(2).unwrap().len()]).unwrap();
+        refused(&[(0, 1), (2, 1)], "context", &mut session);
+    }
+}
+
+#[test]
 fn perplexity_is_that_of_a_direct_computation() {
     let shape = SHAPES[0];
     let tiny = Tiny::new(shape, 5);

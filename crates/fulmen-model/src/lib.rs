@@ -32,6 +32,7 @@
 //! ```
 
 pub mod arch;
+mod dequantized;
 mod error;
 pub mod gguf;
 mod mapping;

@@ -9,6 +9,7 @@ use std::{
 
 use fulmen_core::{DType, DTypeError, SharedBytes};
 
+pub use crate::dequantized::Dequantized;
 use crate::gguf::{GgufError, GgufFile, Metadata};
 use crate::safetensors::{SafetensorsError, SafetensorsFolder};
 
@@ -195,6 +196,14 @@ pub enum SourceError {
     /// A synthetic tensor could not be generated.
     #[error("cannot generate tensor {name:?}: {error}")]
     Generate {
+        /// Its name.
+        name: String,
+        /// Why.
+        error: DTypeError,
+    },
+    /// A tensor could not be converted to F32.
+    #[error("cannot dequantize tensor {name:?}: {error}")]
+    Dequantize {
         /// Its name.
         name: String,
         /// Why.

@@ -1,6 +1,8 @@
-//! Benchmarks of models: prefill and decode, kernel by kernel, an engine under load, and perplexity.
+//! Benchmarks of models: prefill and decode, kernel by kernel, an engine under load, perplexity, and
+//! divergence from a reference.
 
 mod decode;
+mod divergence;
 mod engine;
 mod matrix;
 mod op_profile;
@@ -17,6 +19,7 @@ use fulmen_engine::Model;
 use serde::Serialize;
 
 pub use decode::{DecodeOptions, DecodeTimes, bench_decode};
+pub use divergence::{Divergence, DivergenceOptions, DivergenceReport, measure_divergence};
 pub use engine::{EngineBenchOptions, EngineTimes, InactiveRows, Latency, bench_engine};
 pub use matrix::{Axis, Cliff, MatrixCell, MatrixOptions, MatrixReport, bench_matrix, find_cliffs};
 pub use op_profile::{Clock, OpProfile, OpRow, write_trace};

@@ -1,6 +1,6 @@
 //! The perplexity of a text.
 
-use fulmen_engine::{Perplexity, PerplexityOptions, SessionOptions};
+use fulmen_engine::{Model, Perplexity, PerplexityOptions, SessionOptions};
 use fulmen_model::ModelError;
 use fulmen_model::tokenizer::Special;
 use serde::Serialize;
@@ -67,6 +67,28 @@ pub struct PerplexityReport {
     pub weight_bytes: u64,
 }
 
+/// A text as it is scored.
+pub(super) struct ScoredText {
+    pub(super) tokens: Vec<u32>,
+    /// The token that the tokenizer puts before a text, if it does.
+    pub(super) begin: Option<u32>,
+    /// Tokens of a window.
+    pub(super) window: u32,
+}
+
+impl ScoredText {
+    pub(super) fn new(model: &Model, text: &str, options: &TextOptions) -> Result<ScoredText, ModelError> {
+        let tokenizer = model.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
+        let special = if options.special { Special::Parse } else { Special::AsText };
+        let encode = |text: &str| match options.bare {
+            true => tokenizer.encode(text, special),
+            false => tokenizer.encode_prompt(text, special),
+        };
+        let window = options.context.unwrap_or_else(|| DEFAULT_WINDOW.min(model.config().context));
+        Ok(ScoredText { tokens: encode(text), begin: encode("").first().copied(), window })
+    }
+}
+
 /// Scores a text. `progress` gets the score so far and the number of tokens that will be run in all.
 ///
 /// # Errors
@@ -78,19 +100,11 @@ pub fn measure_perplexity(
     progress: impl FnMut(&Perplexity, usize),
 ) -> Result<PerplexityReport, BenchError> {
     let model = &loaded.model;
-    let tokenizer = model.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
-    let special = if options.special { Special::Parse } else { Special::AsText };
-    let encode = |text: &str| match options.bare {
-        true => tokenizer.encode(text, special),
-        false => tokenizer.encode_prompt(text, special),
-    };
-    let tokens = encode(text);
-    let context = options.context.unwrap_or_else(|| DEFAULT_WINDOW.min(model.config().context));
+    let ScoredText { tokens, begin, window: context } = ScoredText::new(model, text, options)?;
     let windows = PerplexityOptions {
         window: context as usize,
         stride: options.stride.map(|stride| stride as usize),
-        // The token that the tokenizer puts before a text, if it does.
-        begin: encode("").first().copied(),
+        begin,
         threads: loaded.threads,
     };
     let cache = options.session.cache;

@@ -4,6 +4,7 @@
 mod batch;
 mod collective;
 mod decode;
+mod divergence;
 mod engine;
 #[cfg(feature = "wgpu")]
 mod matmul;
@@ -50,6 +51,7 @@ Examples:
   fulmen bench parallel --shape qwen3-8b              decode on several devices, predicted
   fulmen bench model m.gguf --depth 0,2048            prefill and decode of a model file
   fulmen bench perplexity m.gguf text.txt             how well a model predicts a text
+  fulmen bench divergence m.gguf text.txt --kv q8_0   how far its probabilities are from those in f32
   fulmen bench matmul                                 matmuls by weights that stay on the GPU
   fulmen bench matmul --m 1,32 --k 2560 --n 9728 --dtype q4_k --svg roofline.svg
   fulmen bench batch                                  the command batch on the best GPU
@@ -62,6 +64,7 @@ enum BenchCommand {
     Batch(batch::Args),
     Collective(collective::Args),
     Decode(decode::Args),
+    Divergence(divergence::Args),
     Engine(engine::Args),
     Prefill(prefill::Args),
     Model(model::Args),
@@ -130,6 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<(), BenchCommandError> {
         BenchCommand::Batch(args) => batch::run(args),
         BenchCommand::Collective(args) => collective::run(args),
         BenchCommand::Decode(args) => decode::run(args),
+        BenchCommand::Divergence(args) => divergence::run(args),
         BenchCommand::Engine(args) => engine::run(args),
         BenchCommand::Prefill(args) => prefill::run(args),
         BenchCommand::Model(args) => model::run(args),

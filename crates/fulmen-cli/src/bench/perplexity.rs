@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchCommandError> {
     Ok(print(&if args.json { json(&report) } else { as_text(&loaded, &report) })?)
 }
 
-fn read(path: &Path) -> Result<String, BenchCommandError> {
+pub(super) fn read(path: &Path) -> Result<String, BenchCommandError> {
     let failed = |error| BenchCommandError::Text { path: path.to_owned(), error };
     let bytes = if path == Path::new("-") {
         let mut bytes = Vec::new();

@@ -284,6 +284,32 @@ mod tests {
     }
 
     #[test]
+    fn the_device_of_the_file_is_that_of_every_command_that_takes_any() {
+        let device = super::super::settings::setting("device").unwrap();
+        // Each with its path: `bench model`.
+        fn visit(command: &Command, path: &str, found: &mut Vec<String>) {
+            let any = |argument: &&Arg| {
+                argument.get_long() == Some("device")
+                    && argument.get_default_values().first().is_some_and(|value| value == "auto")
+            };
+            if command.get_arguments().find(any).is_some() {
+                found.push(path.to_owned());
+            }
+            for below in command.get_subcommands() {
+                visit(below, format!("{path} {}", below.get_name()).trim_start(), found);
+            }
+        }
+        let mut found = Vec::new();
+        visit(&crate::Cli::command(), "", &mut found);
+        // These take devices of wgpu alone, or kernels of a device that need not be there.
+        found.retain(|path| !["bench batch", "bench matmul", "tune"].contains(&path.as_str()));
+        let mut listed: Vec<String> = device.commands.iter().map(|&path| path.to_owned()).collect();
+        found.sort();
+        listed.sort();
+        assert_eq!(found, listed);
+    }
+
+    #[test]
     fn values_of_the_file_are_defaults_of_the_options_they_belong_to() {
         let text = "context = 77\nkv = 'f32'\ndevice = 'cpu'\nthreads = 3\n";
         let file = file::parse(Path::new("c.toml"), text).unwrap();

@@ -48,10 +48,16 @@ const ANY_DEVICE: &[&str] = &[
     "doctor",
     "ops check",
     "ops perf",
+    "bench collective",
     "bench decode",
+    "bench divergence",
+    "bench engine",
+    "bench matrix",
+    "bench parallel",
     "bench prefill",
     "bench model",
     "bench perplexity",
+    "bench serve",
 ];
 
 /// All settings, in the order in which they are shown.

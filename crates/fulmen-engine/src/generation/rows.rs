@@ -1,4 +1,4 @@
-//! Logits and hidden states of every token, not just the last one.
+//! Logits and hidden states of every token, not just the last one, and of several sequences in one step.
 
 use std::sync::atomic::Ordering;
 
@@ -35,6 +35,39 @@ impl Session {
         rows: impl FnMut(usize, &[f32]),
     ) -> Result<(), ModelError> {
         self.results_of_each(sequence, tokens, first, Results::Hidden, rows)
+    }
+
+    /// Appends a token to each of several sequences, runs them as one batch, as a decode step does, and
+    /// returns the logits after each token, row by row: for programs that choose tokens themselves.
+    ///
+    /// If it fails, no sequence has got its token.
+    pub fn logits_of_batch(&mut self, rows: &[(u32, u32)]) -> Result<Vec<f32>, ModelError> {
+        let sequences: Vec<u32> = rows.iter().map(|&(sequence, _)| sequence).collect();
+        for (at, &sequence) in sequences.iter().enumerate() {
+            self.check_sequence(sequence)?;
+            if sequences[..at].contains(&sequence) {
+                return Err(self.wrong_sequence(sequence, "was passed twice"));
+            }
+            // What earlier calls drew, or a failed step left, is fed first.
+            if self.sequences[sequence as usize].fed < self.sequences[sequence as usize].tokens.len() {
+                self.run_pending(sequence, None)?;
+            }
+        }
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.rows = None;
+        let lengths: Vec<usize> =
+            sequences.iter().map(|&s| self.sequences[s as usize].tokens.len()).collect();
+        let appended = rows.iter().try_for_each(|&(sequence, token)| self.append(sequence, &[token]));
+        let done = appended.and_then(|()| self.run_batch(&sequences));
+        if done.is_err() {
+            for (&sequence, len) in sequences.iter().zip(lengths) {
+                self.sequences[sequence as usize].failed();
+                self.sequences[sequence as usize].truncate(len);
+            }
+        }
+        done
     }
 
     fn results_of_each(

@@ -358,7 +358,11 @@ impl Session {
 
     /// Feeds the pending tokens of a sequence in chunks and returns the results of the last token, if
     /// requested.
-    fn run_pending(&mut self, sequence: u32, results: Option<Results>) -> Result<Vec<f32>, ModelError> {
+    pub(super) fn run_pending(
+        &mut self,
+        sequence: u32,
+        results: Option<Results>,
+    ) -> Result<Vec<f32>, ModelError> {
         self.rows = None;
         let start = Instant::now();
         let (at, chunk) = (sequence as usize, self.options.chunk as usize);
@@ -399,7 +403,7 @@ impl Session {
         done
     }
 
-    fn append(&mut self, sequence: u32, tokens: &[u32]) -> Result<(), ModelError> {
+    pub(super) fn append(&mut self, sequence: u32, tokens: &[u32]) -> Result<(), ModelError> {
         let vocabulary = self.shared.config.vocabulary;
         if let Some(at) = tokens.iter().position(|&token| token >= vocabulary) {
             return Err(ModelError::Token { token: tokens[at], at, vocabulary });
@@ -424,11 +428,11 @@ impl Session {
         ModelError::PromptTooLong { tokens, context: self.options.context, used }
     }
 
-    fn wrong_sequence(&self, sequence: u32, problem: &'static str) -> ModelError {
+    pub(super) fn wrong_sequence(&self, sequence: u32, problem: &'static str) -> ModelError {
         ModelError::Sequence { sequence, problem, sequences: self.options.sequences }
     }
 
-    fn check_sequence(&self, sequence: u32) -> Result<(), ModelError> {
+    pub(super) fn check_sequence(&self, sequence: u32) -> Result<(), ModelError> {
         match sequence < self.options.sequences {
             true => Ok(()),
             false => Err(self.wrong_sequence(sequence, "does not exist")),

@@ -99,6 +99,30 @@ impl Session {
         Ok(output)
     }
 
+    /// Feeds the pending token of each of several sequences in one step and returns the logits after each of
+    /// them.
+    pub(super) fn run_batch(&mut self, sequences: &[u32]) -> Result<Vec<f32>, ModelError> {
+        let Some(followers) = self.followers.take() else { return self.run_batch_on_rank(sequences) };
+        if self.runs_whole_steps() && self.is_cancelled() {
+            self.followers = Some(followers);
+            return Err(ModelError::Cancelled);
+        }
+        let (known, list) = (self.known(sequences), sequences.to_vec());
+        let mut output = Vec::new();
+        let ran = followers.run(
+            move |session: &mut Session| {
+                session.follow(known.clone());
+                session.run_batch_on_rank(&list).map(drop)
+            },
+            || {
+                output = self.own_step(|session| session.run_batch_on_rank(sequences))?;
+                Ok(())
+            },
+        );
+        self.followers = Some(followers);
+        ran.map(|_| output)
+    }
+
     fn last_token(&self, sequence: u32) -> Option<u32> {
         self.sequences[sequence as usize].tokens.last().copied()
     }

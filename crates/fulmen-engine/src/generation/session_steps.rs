@@ -18,11 +18,11 @@ use super::step_cache::Timing;
 /// The devices of a model, locked.
 type Devices<'a> = Vec<MutexGuard<'a, Device>>;
 
-/// A prefill chunk.
+/// The rows of a step with tokens from the host: a prefill chunk, or a token of each of several sequences.
 struct Chunk<'a> {
-    sequence: u32,
     tokens: &'a [u32],
     positions: &'a [u32],
+    sequences: &'a [u32],
     output_rows: &'a [u32],
     results: Option<Results>,
 }
@@ -210,8 +210,13 @@ impl Session {
         let output_rows: Vec<u32> = results.map_or(Vec::new(), |(_, first)| (first as u32..rows).collect());
         let results = results.map(|(results, _)| results);
         let positions: Vec<u32> = (fed as u32..end as u32).collect();
-        let chunk =
-            Chunk { sequence, tokens: &tokens, positions: &positions, output_rows: &output_rows, results };
+        let chunk = Chunk {
+            tokens: &tokens,
+            positions: &positions,
+            sequences: &vec![sequence; tokens.len()],
+            output_rows: &output_rows,
+            results,
+        };
         let cache_use = CacheUse::of_rows(fed as u64, end as u64);
         let done = self.restore_state(&mut devices, sequence).map_err(ModelError::from);
         let done = done.and_then(|()| self.prefill_step(&mut devices, &chunk, cache_use));
@@ -228,7 +233,38 @@ impl Session {
         Ok(output)
     }
 
-    /// Runs a prefill chunk on every device and returns its results: values, or a drawn token.
+    /// Feeds the pending token of each of several sequences in one step, on this rank, and returns the logits
+    /// after each of them.
+    pub(super) fn run_batch_on_rank(&mut self, sequences: &[u32]) -> Result<Vec<f32>, ModelError> {
+        let shared = Arc::clone(&self.shared);
+        let mut devices = shared.devices();
+        let last = devices.len() - 1;
+        let history = address(self.bindings(), names::HISTORY)?;
+        let (mut tokens, mut positions) = (Vec::new(), Vec::new());
+        for &sequence in sequences {
+            let Sequence { tokens: all, fed, .. } = &self.sequences[sequence as usize];
+            let at = sequence as usize * self.options.context as usize + fed;
+            devices[last].write(history + 4 * at as u64, bytemuck::bytes_of(&all[*fed]))?;
+            tokens.push(all[*fed]);
+            positions.push(*fed as u32);
+        }
+        sequences.iter().try_for_each(|&sequence| self.restore_state(&mut devices, sequence))?;
+        let output_rows: Vec<u32> = (0..sequences.len() as u32).collect();
+        let chunk = Chunk {
+            tokens: &tokens,
+            positions: &positions,
+            sequences,
+            output_rows: &output_rows,
+            results: Some(Results::Logits),
+        };
+        let cache_use = CacheUse::of_steps(positions.iter().map(|&at| u64::from(at) + 1));
+        let (logits, _) = self.prefill_step(&mut devices, &chunk, cache_use)?;
+        shared.check_weights()?;
+        sequences.iter().for_each(|&sequence| self.sequences[sequence as usize].fed += 1);
+        Ok(logits)
+    }
+
+    /// Runs a chunk on every device and returns its results: values, or a drawn token.
     fn prefill_step(
         &mut self,
         devices: &mut Devices<'_>,
@@ -236,7 +272,7 @@ impl Session {
         cache_use: CacheUse,
     ) -> Result<(Vec<f32>, Option<u32>), ModelError> {
         let Session { shared, stages, profile, options, cancel, .. } = self;
-        let &Chunk { sequence, tokens, positions, output_rows, results } = chunk;
+        let &Chunk { tokens, positions, sequences, output_rows, results } = chunk;
         let rows = tokens.len() as u32;
         let outputs = results.map(|results| (output_rows.len() as u32, results));
         let spec = options.spec(Step::Prefill { rows, results: outputs });
@@ -252,7 +288,7 @@ impl Session {
             }
             bound.write_u32(device, names::POSITIONS, positions)?;
             if options.sequences > 1 {
-                bound.write_u32(device, names::SEQUENCES, &vec![sequence; tokens.len()])?;
+                bound.write_u32(device, names::SEQUENCES, sequences)?;
             }
             if stage.is_last() && results.is_some() {
                 bound.write_u32(device, names::OUTPUT_ROWS, output_rows)?;
