@@ -77,22 +77,25 @@ DEVICE void attention_decode_mixed(const AttentionDecodeArgs& args) {
     }
 }
 
-// Whether the kernels of a file have score modifiers.
-#ifndef DECODE_SCORE_MODS
+// Whether the kernels of a file have score modifiers; then their names have `_scores` before the head size.
+#ifdef DECODE_SCORE_MODS
+#define DECODE_NAME(FILE, HEAD_DIM, NAME) FILE##_scores_##HEAD_DIM##_##NAME
+#else
 #define DECODE_SCORE_MODS false
+#define DECODE_NAME(FILE, HEAD_DIM, NAME) FILE##_##HEAD_DIM##_##NAME
 #endif
 
 // TYPE: of the cache. FILE and NAME: of the kernel, before and after its head size.
 #define DECODE_KERNEL_OF(TYPE, FILE, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW, ...)                       \
     extern "C" __global__ void __launch_bounds__(decode_warps<TYPE, HEAD_DIM>() * 32, ##__VA_ARGS__)        \
-        FILE##_##HEAD_DIM##_##NAME(const __grid_constant__ AttentionDecodeArgs args) {                      \
+        DECODE_NAME(FILE, HEAD_DIM, NAME)(const __grid_constant__ AttentionDecodeArgs args) {               \
         attention_decode<DecodeBlock<TYPE, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW, DECODE_SCORE_MODS>>(args); \
     }
 #define DECODE_KERNEL(TYPE, FILE, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW) \
     DECODE_KERNEL_OF(TYPE, FILE, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW)
 #define DECODE_MIXED_KERNEL(TYPE, FILE, HEAD_DIM, STAGES)                                                    \
     extern "C" __global__ void __launch_bounds__(decode_warps<TYPE, HEAD_DIM>() * 32)                        \
-        FILE##_##HEAD_DIM##_mixed(const __grid_constant__ AttentionDecodeArgs args) {                        \
+        DECODE_NAME(FILE, HEAD_DIM, mixed)(const __grid_constant__ AttentionDecodeArgs args) {               \
         attention_decode_mixed<DecodeBlock<TYPE, HEAD_DIM, MIXED_SPLITS, STAGES, false, DECODE_SCORE_MODS>>( \
             args);                                                                                           \
     }

@@ -5,9 +5,8 @@
 #define DECODE_SCORE_MODS true
 #include "attention_decode.cuh"
 
-#define KERNEL(NAME, HEAD_DIM, SPLITS)                                                                  \
-    DECODE_KERNEL_OF(KV_F32, attention_decode_f32_scores, NAME, HEAD_DIM, SPLITS, HAS_CLUSTERS ? 3 : 2, \
-                     false, 1)
+#define KERNEL(NAME, HEAD_DIM, SPLITS) \
+    DECODE_KERNEL_OF(KV_F32, attention_decode_f32, NAME, HEAD_DIM, SPLITS, HAS_CLUSTERS ? 3 : 2, false, 1)
 #define KERNELS(SPLITS)                 \
     KERNEL(cluster##SPLITS, 64, SPLITS) \
     KERNEL(cluster##SPLITS, 128, SPLITS)

@@ -9,26 +9,9 @@
 // Preconditions: as there; heads of 256 dims only with clusters. A warp keeps one query, and there are 4 of
 // them with 256 dims, so the fused store needs 4 query heads per KV head or fewer there.
 // Bound: memory bandwidth; not measured alone.
-#include "attention_decode.cuh"
+#include "attention_decode_other_dims_entries.cuh"
 
-#define KERNELS(SPLITS)                                                                  \
-    DECODE_KERNEL_OF(KV_F16, attention_decode, cluster##SPLITS, 80, SPLITS, 4, false, 1) \
-    DECODE_KERNEL(KV_F16, attention_decode, cluster##SPLITS, 96, SPLITS, 3, false)       \
-    DECODE_KERNEL_OF(KV_Q8_0, attention_decode_q8_0, cluster##SPLITS, 96, SPLITS, 4, false, 1)
-KERNELS(1)
-KERNELS(2)
-KERNELS(4)
-KERNELS(8)
-#if __CUDA_ARCH__ >= 900
-#define KERNEL_256(NAME, SPLITS, SINGLE_ROW) \
-    DECODE_KERNEL(KV_F16, attention_decode, NAME, 256, SPLITS, 3, SINGLE_ROW)
-KERNEL_256(single_row, 8, true)
-KERNEL_256(cluster1, 1, false)
-KERNEL_256(cluster2, 2, false)
-KERNEL_256(cluster4, 4, false)
-KERNEL_256(cluster8, 8, false)
-DECODE_MIXED_KERNEL(KV_F16, attention_decode, 256, 3)
-#else
+#if __CUDA_ARCH__ < 900
 COMBINE_KERNEL(80)
 COMBINE_KERNEL(96)
 #endif

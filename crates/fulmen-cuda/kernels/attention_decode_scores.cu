@@ -16,10 +16,9 @@
 #include "attention_decode.cuh"
 
 #define KERNEL(NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW) \
-    DECODE_KERNEL(KV_F16, attention_decode_scores, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW)
+    DECODE_KERNEL(KV_F16, attention_decode, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW)
 // Two blocks an SM, so that ptxas does not spill to fit more.
-#define KERNEL_64(NAME, SPLITS) \
-    DECODE_KERNEL_OF(KV_F16, attention_decode_scores, NAME, 64, SPLITS, 4, false, 2)
+#define KERNEL_64(NAME, SPLITS) DECODE_KERNEL_OF(KV_F16, attention_decode, NAME, 64, SPLITS, 4, false, 2)
 KERNEL(single_row, 64, 8, 2, true)
 KERNEL(single_row, 128, 8, 2, true)
 #define KERNELS(SPLITS)                \
@@ -29,5 +28,5 @@ KERNELS(1)
 KERNELS(2)
 KERNELS(4)
 KERNELS(8)
-DECODE_MIXED_KERNEL(KV_F16, attention_decode_scores, 64, 4)
-DECODE_MIXED_KERNEL(KV_F16, attention_decode_scores, 128, HAS_CLUSTERS ? 3 : 2)
+DECODE_MIXED_KERNEL(KV_F16, attention_decode, 64, 4)
+DECODE_MIXED_KERNEL(KV_F16, attention_decode, 128, HAS_CLUSTERS ? 3 : 2)

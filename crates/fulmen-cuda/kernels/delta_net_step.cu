@@ -37,6 +37,7 @@
 // memory bandwidth, the reading while the previous kernel runs. Not measured alone.
 #include "ptx/cluster.cuh"
 #include "q8_activations.cuh"
+#include "delta_heads.cuh"
 #include "sequence_walk.cuh"
 #include "silu.cuh"
 #include "softplus.cuh"
@@ -63,10 +64,7 @@ struct DeltaNetStepArgs {
     float* out;
     u8* out_q8;  // or null
     StateRows rows;
-    u32 n_k_heads;
-    u32 n_v_heads;
-    u32 head_dim;
-    u32 key_head_modulo;  // value head h reads key head h % n_k_heads, not h / (n_v_heads / n_k_heads)
+    DeltaHeads heads;
     float epsilon;
     float norm_epsilon;
 };
@@ -76,9 +74,9 @@ struct DeltaNetStepArgs {
 struct Heads {
     u32 key, value, rank;
     DEVICE Heads(const DeltaNetStepArgs& args) {
-        const u32 ratio = args.n_v_heads / args.n_k_heads;
+        const u32 ratio = args.heads.n_v_heads / args.heads.n_k_heads;
         key = blockIdx.x / ratio, rank = blockIdx.x % ratio;
-        value = args.key_head_modulo ? rank * args.n_k_heads + key : blockIdx.x;
+        value = args.heads.key_head_modulo ? rank * args.heads.n_k_heads + key : blockIdx.x;
     }
 };
 
@@ -90,15 +88,15 @@ struct Channel {
     float weight[TAPS], window[TAPS];
 
     DEVICE Channel(const DeltaNetStepArgs& args, const Heads& heads) {
-        const u32 d = args.head_dim, part = threadIdx.x / d, within = threadIdx.x % d;
+        const u32 d = args.heads.head_dim, part = threadIdx.x / d, within = threadIdx.x % d;
         exists = part < 3;
         writes = exists && (part == 2 || heads.rank == 0);
-        index = part == 2 ? (2 * args.n_k_heads + heads.value) * d + within
-                          : (part * args.n_k_heads + heads.key) * d + within;
+        index = part == 2 ? (2 * args.heads.n_k_heads + heads.value) * d + within
+                          : (part * args.heads.n_k_heads + heads.key) * d + within;
     }
 
     static DEVICE u32 channels(const DeltaNetStepArgs& args) {
-        return (2 * args.n_k_heads + args.n_v_heads) * args.head_dim;
+        return (2 * args.heads.n_k_heads + args.heads.n_v_heads) * args.heads.head_dim;
     }
     DEVICE float* slot(const DeltaNetStepArgs& args, u32 sequence) const {
         return args.conv_state + (u64)sequence * (TAPS - 1) * channels(args) + index;
@@ -157,7 +155,7 @@ DEVICE float column_sum(float value) {
 // Norm and gate of a head's output, of which each thread of a column has its element.
 DEVICE void write_head(const DeltaNetStepArgs& args, u64 at, u32 column, float y, float* sums,
                        float* results) {
-    const u32 d = args.head_dim, part = threadIdx.x % 32 / 8;
+    const u32 d = args.heads.head_dim, part = threadIdx.x % 32 / 8;
     const bool writes = part == 0 && column < d;
     const float z = writes ? args.z[at + column] : 0.0f, gain = writes ? args.gamma[column] : 0.0f;
     const float squares = warp_sum(writes ? y * y : 0.0f);
@@ -184,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     delta_net_step(const __grid_constant__ DeltaNetStepArgs args) {
     __shared__ float qkv[3 * MAX_HEAD], sums[WARPS], results[MAX_HEAD];
     pdl_launch_dependents();
-    const u32 d = args.head_dim, lane = threadIdx.x % 32, part = lane / 8;
+    const u32 d = args.heads.head_dim, lane = threadIdx.x % 32, part = lane / 8;
     const u32 column = threadIdx.x / 32 * 8 + lane % 8;
     const bool inside = column < d;
     const Heads heads(args);
@@ -195,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         return;
     }
     const u32 sequence = args.rows.sequence(row);
-    float* slot = args.state + ((u64)sequence * args.n_v_heads + heads.value) * d * d + column;
+    float* slot = args.state + ((u64)sequence * args.heads.n_v_heads + heads.value) * d * d + column;
     float state[STEPS];
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
@@ -211,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     pdl_wait();
     for (; row != NO_ROW; row = args.rows.next(row)) {
         const bool start = args.rows.positions[row] == 0;
-        const u64 at = (u64)row * args.n_v_heads + heads.value;
+        const u64 at = (u64)row * args.heads.n_v_heads + heads.value;
         const float gate = expf(decay * softplus(args.alpha[at] + dt)), beta = sigmoid(args.beta[at]);
         if (channel.exists) qkv[threadIdx.x] = channel.step(args, row, start);
         __syncthreads();

@@ -320,14 +320,4 @@ DEVICE void expert_down(const ExpertGemvArgs& args) {
     ENTRY(down, NAME, 16)    \
     ENTRY(down, NAME, 32)
 
-FORMAT(q4_k)
-FORMAT(q5_k)
-FORMAT(q6_k)
-FORMAT(q4_0)
-FORMAT(q4_1)
-FORMAT(q5_0)
-FORMAT(q5_1)
-FORMAT(q8_0)
-FORMAT(mxfp4)
-FORMAT(iq4_nl)
-FORMAT(iq4_xs)
+FOR_EACH_GEMV_FORMAT(FORMAT)

@@ -44,6 +44,7 @@
 // SM) for head_dim 128; the grid has head_dim / 32 * n_v_heads blocks: 128 for 32 heads of 128, of 132 SMs on
 // an H200. Not measured alone (prefill of Qwen3.5 4B, 2048 tokens: 86.7 ms).
 #include "common.cuh"
+#include "delta_heads.cuh"
 #include "float4.cuh"
 #include "silu.cuh"
 #include "softplus.cuh"
@@ -66,10 +67,7 @@ struct DeltaChunksArgs {
     float* factors;
     u32 m;
     u32 chunks;
-    u32 n_k_heads;
-    u32 n_v_heads;
-    u32 head_dim;
-    u32 key_head_modulo;  // value head h reads key head h % n_k_heads, not h / (n_v_heads / n_k_heads)
+    DeltaHeads heads;
     float epsilon;
     u32 unused;
 };
@@ -85,12 +83,11 @@ struct Head {
     u32 d, value, width, query_at, key_at, value_at;
 
     DEVICE Head(const DeltaChunksArgs& args) {
-        d = args.head_dim, value = blockIdx.y;
-        const u32 key =
-            args.key_head_modulo ? value % args.n_k_heads : value / (args.n_v_heads / args.n_k_heads);
-        width = (2 * args.n_k_heads + args.n_v_heads) * d;
-        query_at = key * d, key_at = (args.n_k_heads + key) * d;
-        value_at = (2 * args.n_k_heads + value) * d;
+        d = args.heads.head_dim, value = blockIdx.y;
+        const u32 key = args.heads.key_head(value);
+        width = (2 * args.heads.n_k_heads + args.heads.n_v_heads) * d;
+        query_at = key * d, key_at = (args.heads.n_k_heads + key) * d;
+        value_at = (2 * args.heads.n_k_heads + value) * d;
     }
     DEVICE float* matrix(const DeltaChunksArgs& args, u32 chunk, u32 which) const {
         return args.matrices + (((u64)value * args.chunks + chunk) * 2 + which) * CHUNK * CHUNK;
@@ -128,7 +125,7 @@ struct ChunkGates {
             float gate = 0.0f, b = 0.0f;
             u32 start = 0;
             if (t < rows) {
-                const u64 at = (u64)(first + t) * args.n_v_heads + head.value;
+                const u64 at = (u64)(first + t) * args.heads.n_v_heads + head.value;
                 gate = args.decay[head.value] * softplus(args.alpha[at] + args.dt[head.value]);
                 b = sigmoid(args.beta[at]);
                 start = args.positions[first + t] == 0 || gate < MIN_LOG_GATE;
@@ -360,7 +357,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 y = fma4x4(*(const float4*)&shared.p[row + 32 * r][s], &shared.u[s][column], COLUMN_PITCH, y);
             const u64 at = (u64)(chunk * CHUNK + row + 32 * r);
             if (at < args.m)
-                *(float4*)(args.y + (at * args.n_v_heads + head.value) * head.d + first_column + column) = y;
+                *(float4*)(args.y + (at * args.heads.n_v_heads + head.value) * head.d + first_column +
+                           column) = y;
         }
         update_state(head, shared);
         __syncthreads();

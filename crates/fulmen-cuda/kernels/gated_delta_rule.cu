@@ -15,6 +15,7 @@
 // Preconditions: head_dim at most 256, n_v_heads a multiple of n_k_heads. Numerics: f32.
 // Bound: memory bandwidth for one row of many sequences, of which the share was not measured; latency of
 // barriers and shuffles for prefill, about 1.7 us a row on an H200.
+#include "delta_heads.cuh"
 #include "sequence_walk.cuh"
 #include "silu.cuh"
 #include "softplus.cuh"
@@ -32,10 +33,7 @@ struct GatedDeltaRuleArgs {
     float* state;
     float* y;
     StateRows rows;
-    u32 n_k_heads;
-    u32 n_v_heads;
-    u32 head_dim;
-    u32 key_head_modulo;  // value head h reads key head h % n_k_heads, not h / (n_v_heads / n_k_heads)
+    DeltaHeads heads;
     float epsilon;
     u32 unused;
 };
@@ -57,17 +55,16 @@ template <int STEPS>
 DEVICE void gated_delta_rule(const GatedDeltaRuleArgs& args) {
     __shared__ float query[4 * STEPS], key[4 * STEPS], sums[32];
     pdl_begin();
-    const u32 d = args.head_dim, blocks = (d + COLUMNS - 1) / COLUMNS;
+    const u32 d = args.heads.head_dim, blocks = (d + COLUMNS - 1) / COLUMNS;
     const u32 head = blockIdx.x / blocks, lane = threadIdx.x % 32, part = lane / 8;
     const u32 column = blockIdx.x % blocks * COLUMNS + threadIdx.x / 32 * 8 + lane % 8;
-    const u32 key_head =
-        args.key_head_modulo ? head % args.n_k_heads : head / (args.n_v_heads / args.n_k_heads);
-    const u32 key_width = args.n_k_heads * d, width = 2 * key_width + args.n_v_heads * d;
+    const u32 key_head = args.heads.key_head(head);
+    const u32 key_width = args.heads.n_k_heads * d, width = 2 * key_width + args.heads.n_v_heads * d;
     const bool inside = column < d;
     // The same for all threads of the block.
     u32 row = args.rows.first(blockIdx.y);
     if (row == NO_ROW) return;
-    float* slot = args.state + ((u64)args.rows.sequence(row) * args.n_v_heads + head) * d * d + column;
+    float* slot = args.state + ((u64)args.rows.sequence(row) * args.heads.n_v_heads + head) * d * d + column;
     float state[STEPS];
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
@@ -88,7 +85,7 @@ DEVICE void gated_delta_rule(const GatedDeltaRuleArgs& args) {
         // The reductions end with barriers, behind which q and k are there.
         const float of_query = inverse_norm(block_reduce<Sum>(q_squares, sums), args.epsilon) * query_scale;
         const float of_key = inverse_norm(block_reduce<Sum>(k_squares, sums), args.epsilon);
-        const u64 at = (u64)row * args.n_v_heads + head;
+        const u64 at = (u64)row * args.heads.n_v_heads + head;
         const float gate = expf(args.decay[head] * softplus(args.alpha[at] + args.dt[head]));
         const float beta = sigmoid(args.beta[at]);
         const bool start = args.rows.positions[row] == 0;

@@ -90,7 +90,7 @@ struct WeightLoader {
         if constexpr (!F::ALIGNED) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const MixedInputWeight& weight = args.weights[args.gate_up ? i : place.weight];
+                const GemmWeight& weight = args.weights[args.gate_up ? i : place.weight];
                 const u32 skipped = args.gate_up && i == 1 ? WARP_ROWS / 2 : 0;
                 rows[i] = weight.data + ((long long)place.row - skipped) * weight.row_bytes;
                 ends[i] = weight.data + (u64)weight.rows * weight.row_bytes;
@@ -277,7 +277,7 @@ struct MixedInputGemm : MixedInputMainloop<F, N> {
             u32 row_address[2];  // low bits of the addresses of rows g and g + 8
 #pragma unroll
             for (u32 r = 0; r < 2; r++) {
-                const MixedInputWeight& weight = args.weights[args.gate_up ? r : place.weight];
+                const GemmWeight& weight = args.weights[args.gate_up ? r : place.weight];
                 const u32 row = place.row + lane / 4 + (args.gate_up ? 0 : r * 8);
                 row_address[r] = (u32)(u64)weight.data + row * weight.row_bytes;
             }

@@ -13,27 +13,15 @@
 #include "even_split.cuh"
 #include "float4.cuh"
 #include "f16_panels.cuh"
+#include "gemm_weight.cuh"
 #include "ptx/tma.cuh"
 
-constexpr u32 MAX_WEIGHTS = 3;
 constexpr u32 CONSUMER_WARPS = 8, WARP_ROWS = 16, TILE_ROWS = CONSUMER_WARPS * WARP_ROWS;
 // With up to this many padded rows of x the producer of x is one warp, with more a warpgroup (setmaxnreg).
 constexpr u32 PRODUCER_WARP_ROWS = 128;
 constexpr u32 threads(u32 n) { return 32 * CONSUMER_WARPS + (n <= PRODUCER_WARP_ROWS ? 32 : 128); }
 constexpr u32 REDUCE_ROWS = 8;            // rows of x per block of the reduction
 constexpr u32 SHARED_BYTES = 224 * 1024;  // dynamic; up to 1023 bytes of it align the ring of x
-
-// One weight matrix [rows, k] with its output y [m, rows].
-struct MixedInputWeight {
-    const u8* data;
-    float* out;
-    const float* bias;      // [rows] or null
-    const float* residual;  // [m, rows] or null; may be `out`
-    u32 rows;
-    u32 row_bytes;
-    u32 first_tile;
-    u32 vectorized;  // rows and all addresses allow float4
-};
 
 struct GemmMixedInputArgs {
     TensorMap tensor_maps[MAX_WEIGHTS];  // of the weights, if their rows are whole 16-byte vectors
@@ -47,7 +35,7 @@ struct GemmMixedInputArgs {
     u32 n_weights;  // 1 for gate and up
     u32 gate_up;
     u32 padded_rows;  // N
-    MixedInputWeight weights[MAX_WEIGHTS];
+    GemmWeight weights[MAX_WEIGHTS];
     u32 gelu;         // the activation of the gate: 0 SiLU, 1 GELU
     u32 first_block;  // of the launch that computes this GEMM
     u32 unused[12];
@@ -86,7 +74,7 @@ DEVICE float* partial_at(const GemmMixedInputArgs& args, u32 slot, u32 x_row) {
 template <int COUNT>
 DEVICE void epilogue(const GemmMixedInputArgs& args, const WarpTile& tile, u32 first, u32 lane,
                      const float (*sums)[4]) {
-    const MixedInputWeight& weight = args.weights[tile.weight];
+    const GemmWeight& weight = args.weights[tile.weight];
     const u32 x_row = first * 8 + lane % 4 * 2, row = tile.row + lane / 4;
     const bool exists[2] = {row < weight.rows, !args.gate_up && row + 8 < weight.rows};
     float add[COUNT][4] = {};
@@ -162,8 +150,8 @@ struct SharedTile {
 
 // Four columns of the result for a row of x, from its sums: SwiGLU or GeGLU, or bias and residual. They
 // exist, and all addresses are multiples of 16.
-DEVICE float4 finish_x4(const GemmMixedInputArgs& args, const SharedTile& tile,
-                        const MixedInputWeight& weight, u32 x_row, u32 in_tile, u32 column) {
+DEVICE float4 finish_x4(const GemmMixedInputArgs& args, const SharedTile& tile, const GemmWeight& weight,
+                        u32 x_row, u32 in_tile, u32 column) {
     const float scale = args.row_scales[x_row];
     if (args.gate_up) {
         const u32 at = in_tile / 8 * 16 + in_tile % 8;

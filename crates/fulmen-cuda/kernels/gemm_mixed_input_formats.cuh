@@ -40,11 +40,11 @@ struct DequantizedQ45K : FormatQ45K<HIGH_BIT> {
     }
     DEVICE void a_fragment(u32 i, u32 (&a)[4]) const {
         const bool high = i % 2;
-        const u32 mask = high ? 0x00f000f0 : 0x000f000f, top = high ? 0x01000100 : 0x00100010;
+        const u32 top = high ? 0x01000100 : 0x00100010;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const u32 word = words[r][i / 2];
-            u32 pairs[2] = {f16x2_1024_plus(word, mask), f16x2_1024_plus(word >> 8, mask)};
+            u32 pairs[2];
+            f16x2_1024_plus_nibbles(words[r][i / 2], high, pairs);
             if (HIGH_BIT) {
                 const u32 bits = high_bits[r][i / 2];
                 pairs[0] |= (high ? bits << 7 : bits << 4) & top;
@@ -52,7 +52,6 @@ struct DequantizedQ45K : FormatQ45K<HIGH_BIT> {
             }
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                // High nibbles are in place, 16 times too large.
                 const u32 quants = high ? fma_f16x2(pairs[j], F16X2_SIXTEENTH, f16x2_constant<-64>())
                                         : add_f16x2(pairs[j], f16x2_constant<-1024>());
                 a[2 * j + r] = fma_f16x2(quants, scale[r][high], minimum[r][high]);

@@ -23,7 +23,7 @@ DEVICE void reduce_tile(const GemmMixedInputArgs& args, u32 index) {
     if (tile.complete()) return;
     const u32 columns = args.gate_up ? TILE_ROWS / 2 : TILE_ROWS, in_tile = threadIdx.x % 32 * 4;
     const WarpTile first(args, index, 0);
-    const MixedInputWeight& weight = args.weights[first.weight];
+    const GemmWeight& weight = args.weights[first.weight];
     const u32 x_row = blockIdx.y * REDUCE_ROWS + threadIdx.x / 32, column = first.row + in_tile;
     if (x_row >= args.m || in_tile >= columns || column >= weight.rows) return;
     float* out = weight.out + (u64)x_row * weight.rows + column;
@@ -78,7 +78,7 @@ struct ReducedRow {
     const u32 row;
 
     DEVICE float4 first(u32 at) const {
-        const MixedInputWeight& weight = args.weights[0];
+        const GemmWeight& weight = args.weights[0];
         const u32 columns = args.gate_up ? TILE_ROWS / 2 : TILE_ROWS, index = at / columns;
         const SharedTile tile(args, index);
         if (tile.complete()) return again(at);

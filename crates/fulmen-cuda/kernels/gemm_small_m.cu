@@ -248,7 +248,7 @@ struct ActivationProducer {
 #pragma unroll 1
         for (u32 index = work.first_tile + work.rank; index < work.end_tile; index += args.cluster_size) {
             const OutputTile tile(args, work, index);
-            const SmallMWeight& weight = args.weights[tile.weight];
+            const GemmWeight& weight = args.weights[tile.weight];
             const u32 row = tile.row + lane % 2 * 8;
             if (row < weight.rows) {
 #pragma unroll

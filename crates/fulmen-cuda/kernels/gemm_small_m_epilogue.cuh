@@ -14,7 +14,7 @@ DEVICE void epilogue(const GemmSmallMArgs& args, const OutputTile& tile, u32 at,
     const bool forwards = args.forwarded_out.fragments[0], exists = x_row < args.m;
     // Forwarding implies whole tiles. Padding rows are forwarded as zeros, so that their flags are clear.
     if (index >= tile.rows || !(exists || forwards)) return;
-    const SmallMWeight& weight = args.weights[tile.weight];
+    const GemmWeight& weight = args.weights[tile.weight];
     const u32 row = tile.row + index, to = x_row * weight.rows + row;
     if (GATE_UP) v = fast_gated4(v, up, args.gelu);
     if (!weight.vectorized) {

@@ -35,6 +35,13 @@
 // The masked bits of a word as the low mantissa bits of 1024, in both f16 of the word: 1024 + q. One LOP3.
 DEVICE u32 f16x2_1024_plus(u32 word, u32 mask) { return lop3_and_or(word, mask, 0x64006400); }
 
+// The low nibbles of a word as the low mantissa bits of 1024, of bytes 0 and 2, and of bytes 1 and 3; or the
+// high nibbles, 16 times too large.
+DEVICE void f16x2_1024_plus_nibbles(u32 word, bool high, u32 (&pairs)[2]) {
+    const u32 mask = high ? 0x00f000f0 : 0x000f000f;
+    pairs[0] = f16x2_1024_plus(word, mask), pairs[1] = f16x2_1024_plus(word >> 8, mask);
+}
+
 // An integer constant as f16x2, twice.
 template <int VALUE>
 DEVICE u32 f16x2_constant();
@@ -63,6 +70,11 @@ DEVICE u32 f16x2_1024_plus_byte(u32 word) {
 template <int I, int J>
 DEVICE u32 f16x2_1024_plus_bytes(u32 word) {
     return __byte_perm(word, 0x64, 0x4040 | J << 8 | I);
+}
+// Bytes I and J of a word of bytes with 128 added, as f16 numbers.
+template <int I, int J>
+DEVICE u32 f16x2_minus_128_bytes(u32 word) {
+    return add_f16x2(f16x2_1024_plus_bytes<I, J>(word), f16x2_constant<-1152>());
 }
 // Bytes I and J as subnormal f16 numbers: times 2^-24.
 template <int I, int J>
@@ -168,17 +180,13 @@ struct FormatQ6K {
             super_scales[r] = lds2((r == 0 ? first : second) + 208);
             // int8 scales with their sign bit flipped: unsigned, 128 too large.
             const u32 scales = __byte_perm(pairs[0], pairs[1], t & 1 ? 0x7531 : 0x6420) ^ 0x80808080;
-            scale[r][0] = add_f16x2(f16x2_1024_plus_byte<0>(scales), f16x2_constant<-1152>());
-            scale[r][1] = add_f16x2(f16x2_1024_plus_byte<1>(scales), f16x2_constant<-1152>());
-            scale[r][2] = add_f16x2(f16x2_1024_plus_byte<2>(scales), f16x2_constant<-1152>());
-            scale[r][3] = add_f16x2(f16x2_1024_plus_byte<3>(scales), f16x2_constant<-1152>());
+            scale[r][0] = f16x2_minus_128_bytes<0, 0>(scales);
+            scale[r][1] = f16x2_minus_128_bytes<1, 1>(scales);
+            scale[r][2] = f16x2_minus_128_bytes<2, 2>(scales);
+            scale[r][3] = f16x2_minus_128_bytes<3, 3>(scales);
             // Quants have a zero point of 32.
-            zero_point[r][0] =
-                mul_f16x2(add_f16x2(f16x2_1024_plus_bytes<0, 1>(scales), f16x2_constant<-1152>()),
-                          F16X2_MINUS_32_SUBNORMAL);
-            zero_point[r][1] =
-                mul_f16x2(add_f16x2(f16x2_1024_plus_bytes<2, 3>(scales), f16x2_constant<-1152>()),
-                          F16X2_MINUS_32_SUBNORMAL);
+            zero_point[r][0] = mul_f16x2(f16x2_minus_128_bytes<0, 1>(scales), F16X2_MINUS_32_SUBNORMAL);
+            zero_point[r][1] = mul_f16x2(f16x2_minus_128_bytes<2, 3>(scales), F16X2_MINUS_32_SUBNORMAL);
             rows[r].words += h * 64 + t % 2 * 16;
         }
     }
@@ -254,23 +262,23 @@ struct FormatQ45 {
     }
     DEVICE void a_fragment(u32 i, u32 (&a)[4]) const {
         const bool high = i % 2;
-        const u32 mask = high ? 0x00f000f0 : 0x000f000f, top = high ? 0x01000100 : 0x00100010;
+        const u32 top = high ? 0x01000100 : 0x00100010;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const u32 word = words[r][i / 2];
-            u32 half[2] = {f16x2_1024_plus(word, mask), f16x2_1024_plus(word >> 8, mask)};
+            u32 pairs[2];
+            f16x2_1024_plus_nibbles(words[r][i / 2], high, pairs);
             if (HIGH_BIT) {
-                // Bits 0 and 2 to the two f16 numbers of half[0]; bits 1 and 3, one position higher, to those
-                // of half[1].
+                // Bits 0 and 2 to the two f16 numbers of pairs[0]; bits 1 and 3, one position higher, to
+                // those of pairs[1].
                 const u32 bits = ((high_bits[r] >> (high * 16 + i / 2 * 4)) & 15) *
                                  (high ? 1u << 8 | 1u << 22 : 1u << 4 | 1u << 18);
-                half[0] |= bits & top, half[1] |= (bits >> 1) & top;
+                pairs[0] |= bits & top, pairs[1] |= (bits >> 1) & top;
             }
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const u32 quant =
-                    high ? fma_f16x2(half[j], F16X2_SIXTEENTH, f16x2_constant<-64 - ZERO_POINT>())
-                         : add_f16x2(half[j], f16x2_constant<-1024 - ZERO_POINT>());
+                    high ? fma_f16x2(pairs[j], F16X2_SIXTEENTH, f16x2_constant<-64 - ZERO_POINT>())
+                         : add_f16x2(pairs[j], f16x2_constant<-1024 - ZERO_POINT>());
                 a[2 * j + r] =
                     MINIMUM ? fma_f16x2(quant, scale[r], minimum_f16[r]) : mul_f16x2(quant, scale[r]);
             }
@@ -329,10 +337,8 @@ struct FormatTable {
             u32 low, high;
             look_up8(TABLE, words[r][i / 2], low, high);
             const u32 quants = (i % 2 ? high : low) ^ 0x80808080;
-            a[r] =
-                mul_f16x2(add_f16x2(f16x2_1024_plus_bytes<0, 2>(quants), f16x2_constant<-1152>()), scale[r]);
-            a[2 + r] =
-                mul_f16x2(add_f16x2(f16x2_1024_plus_bytes<1, 3>(quants), f16x2_constant<-1152>()), scale[r]);
+            a[r] = mul_f16x2(f16x2_minus_128_bytes<0, 2>(quants), scale[r]);
+            a[2 + r] = mul_f16x2(f16x2_minus_128_bytes<1, 3>(quants), scale[r]);
         }
     }
     DEVICE void offset_fragment(u32 (&)[4]) const {}
@@ -369,10 +375,8 @@ struct FormatQ8 {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const u32 quants = words[r][i] ^ 0x80808080;
-            a[r] =
-                mul_f16x2(add_f16x2(f16x2_1024_plus_bytes<0, 2>(quants), f16x2_constant<-1152>()), scale[r]);
-            a[2 + r] =
-                mul_f16x2(add_f16x2(f16x2_1024_plus_bytes<1, 3>(quants), f16x2_constant<-1152>()), scale[r]);
+            a[r] = mul_f16x2(f16x2_minus_128_bytes<0, 2>(quants), scale[r]);
+            a[2 + r] = mul_f16x2(f16x2_minus_128_bytes<1, 3>(quants), scale[r]);
         }
     }
     DEVICE void offset_fragment(u32 (&)[4]) const {}

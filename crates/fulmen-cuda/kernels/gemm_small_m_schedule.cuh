@@ -15,27 +15,15 @@
 
 #include "even_split.cuh"
 #include "forwarding.cuh"
+#include "gemm_weight.cuh"
 #include "l2_prefetch.cuh"
 
 constexpr u32 MAX_WARPS = 12;           // consumer warps
 constexpr u32 WIDE_GATE_UP_WARPS = 11;  // the same for gate and up with 32 rows of x
-constexpr u32 MAX_WEIGHTS = 3;          // weight matrices of a launch
 // K chunks of a block (one mbarrier each); x for 52 chunks of 8 rows exceeds shared memory.
 constexpr u32 MAX_CHUNKS = 52;
 constexpr u32 MAX_STAGES = 4;
 constexpr u32 TILE = K_SLICE;  // rows of W; a tile of the output is a K slice of the next GEMM
-
-// One weight matrix [rows, k] with its output y [m, rows].
-struct SmallMWeight {
-    const u8* data;
-    float* out;
-    const float* bias;      // [rows] or null
-    const float* residual;  // [m, rows] or null; may be `out`
-    u32 rows;
-    u32 row_bytes;
-    u32 first_tile;  // among the tiles of its format
-    u32 vectorized;  // rows is a multiple of 4, and `out`, `bias` and `residual` are 16-byte aligned
-};
 
 // Flags in the low bits of `cluster_partials`.
 constexpr u32 HEAD_PARTIALS_PER_TILE = 1;  // head partials have a slot per tile, not per warp
@@ -64,7 +52,7 @@ struct GemmSmallMArgs {
     u32 cluster_partials;  // offset in shared memory of what other blocks send; the low bits are flags
     float epsilon;         // of the RMS norm
     u32 n_tensor_maps;
-    SmallMWeight weights[MAX_WEIGHTS];
+    GemmWeight weights[MAX_WEIGHTS];
     L2Prefetch prefetch;
     u32 gelu;  // the activation of the gate: 0 SiLU, 1 GELU
     u32 unused[11];

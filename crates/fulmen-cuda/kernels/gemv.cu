@@ -411,16 +411,6 @@ DEVICE void gemv(const GemvArgs& args) {
     ENTRY(gate_up_##NAME, NAME, NAME, false, 8, true, false, false) \
     ENTRY(gate_up_##NAME, NAME, NAME, false, 16, true, false, false)
 
-FORMAT(q4_k)
-FORMAT(q5_k)
-FORMAT(q6_k)
-FORMAT(q4_0)
-FORMAT(q4_1)
-FORMAT(q5_0)
-FORMAT(q5_1)
-FORMAT(q8_0)
-FORMAT(mxfp4)
-FORMAT(iq4_nl)
-FORMAT(iq4_xs)
+FOR_EACH_GEMV_FORMAT(FORMAT)
 ENTRY(multi_q4_k_q6_k, q4_k, q6_k, true, 8, false, true, false)
 ENTRY(multi_q4_k_q6_k, q4_k, q6_k, true, 16, false, true, false)

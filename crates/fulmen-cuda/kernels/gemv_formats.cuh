@@ -271,3 +271,10 @@ using q8_0 = Format32<QUANTS_8>;
 using mxfp4 = FormatTable<TABLE_MXFP4>;
 using iq4_nl = FormatTable<TABLE_IQ4_NL>;
 using iq4_xs = FormatTable<TABLE_IQ4_XS>;
+
+// The formats that a GEMV has an entry for, by the names of their types.
+#define FOR_EACH_GEMV_FORMAT(ENTRY) \
+    ENTRY(q4_k)                     \
+    ENTRY(q5_k)                     \
+    ENTRY(q6_k)                     \
+    ENTRY(q4_0) ENTRY(q4_1) ENTRY(q5_0) ENTRY(q5_1) ENTRY(q8_0) ENTRY(mxfp4) ENTRY(iq4_nl) ENTRY(iq4_xs)

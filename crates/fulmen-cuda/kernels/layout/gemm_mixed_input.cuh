@@ -4,23 +4,12 @@
 #pragma once
 #include "layout/assert.cuh"
 
-ASSERT_CONSTANT(MAX_WEIGHTS, 3);
 ASSERT_CONSTANT(TILE_ROWS, 128);
 ASSERT_CONSTANT(WARP_ROWS, 16);
 ASSERT_CONSTANT(CONSUMER_WARPS, 8);
 ASSERT_CONSTANT(PRODUCER_WARP_ROWS, 128);
 ASSERT_CONSTANT(SHARED_BYTES, 229376);
 ASSERT_CONSTANT(REDUCE_ROWS, 8);
-
-ASSERT_STRUCT(MixedInputWeight, 48);
-ASSERT_POINTER(MixedInputWeight, data, 0, 8);
-ASSERT_POINTER(MixedInputWeight, out, 8, 8);
-ASSERT_POINTER(MixedInputWeight, bias, 16, 8);
-ASSERT_POINTER(MixedInputWeight, residual, 24, 8);
-ASSERT_FIELD(MixedInputWeight, rows, u32, 32, 4);
-ASSERT_FIELD(MixedInputWeight, row_bytes, u32, 36, 4);
-ASSERT_FIELD(MixedInputWeight, first_tile, u32, 40, 4);
-ASSERT_FIELD(MixedInputWeight, vectorized, u32, 44, 4);
 
 ASSERT_STRUCT(GemmMixedInputArgs, 640);
 ASSERT_FIELD(GemmMixedInputArgs, tensor_maps, TensorMap, 0, 384);
@@ -34,7 +23,7 @@ ASSERT_FIELD(GemmMixedInputArgs, k_chunks, u32, 424, 4);
 ASSERT_FIELD(GemmMixedInputArgs, n_weights, u32, 428, 4);
 ASSERT_FIELD(GemmMixedInputArgs, gate_up, u32, 432, 4);
 ASSERT_FIELD(GemmMixedInputArgs, padded_rows, u32, 436, 4);
-ASSERT_FIELD(GemmMixedInputArgs, weights, MixedInputWeight, 440, 144);
+ASSERT_FIELD(GemmMixedInputArgs, weights, GemmWeight, 440, 144);
 ASSERT_FIELD(GemmMixedInputArgs, gelu, u32, 584, 4);
 ASSERT_FIELD(GemmMixedInputArgs, first_block, u32, 588, 4);
 ASSERT_FIELD(GemmMixedInputArgs, unused, u32, 592, 48);

@@ -6,22 +6,11 @@
 
 ASSERT_CONSTANT(MAX_WARPS, 12);
 ASSERT_CONSTANT(WIDE_GATE_UP_WARPS, 11);
-ASSERT_CONSTANT(MAX_WEIGHTS, 3);
 ASSERT_CONSTANT(MAX_CHUNKS, 52);
 ASSERT_CONSTANT(MAX_STAGES, 4);
 ASSERT_CONSTANT(TILE, 16);
 ASSERT_CONSTANT(HEAD_PARTIALS_PER_TILE, 1);
 ASSERT_CONSTANT(PARTIALS_OVERLAY_X, 2);
-
-ASSERT_STRUCT(SmallMWeight, 48);
-ASSERT_POINTER(SmallMWeight, data, 0, 8);
-ASSERT_POINTER(SmallMWeight, out, 8, 8);
-ASSERT_POINTER(SmallMWeight, bias, 16, 8);
-ASSERT_POINTER(SmallMWeight, residual, 24, 8);
-ASSERT_FIELD(SmallMWeight, rows, u32, 32, 4);
-ASSERT_FIELD(SmallMWeight, row_bytes, u32, 36, 4);
-ASSERT_FIELD(SmallMWeight, first_tile, u32, 40, 4);
-ASSERT_FIELD(SmallMWeight, vectorized, u32, 44, 4);
 
 ASSERT_STRUCT(ForwardedInput, 40);
 ASSERT_POINTER(ForwardedInput, flags, 0, 8);
@@ -58,7 +47,7 @@ ASSERT_FIELD(GemmSmallMArgs, x_bytes, u32, 552, 4);
 ASSERT_FIELD(GemmSmallMArgs, cluster_partials, u32, 556, 4);
 ASSERT_FIELD(GemmSmallMArgs, epsilon, float, 560, 4);
 ASSERT_FIELD(GemmSmallMArgs, n_tensor_maps, u32, 564, 4);
-ASSERT_FIELD(GemmSmallMArgs, weights, SmallMWeight, 568, 144);
+ASSERT_FIELD(GemmSmallMArgs, weights, GemmWeight, 568, 144);
 ASSERT_FIELD(GemmSmallMArgs, prefetch, L2Prefetch, 712, 72);
 ASSERT_FIELD(GemmSmallMArgs, gelu, u32, 784, 4);
 ASSERT_FIELD(GemmSmallMArgs, unused, u32, 788, 44);

@@ -1,10 +1,9 @@
 //! A gated delta net in a decode step: convolution, delta rule, norm per head and gate in one kernel
 //! (`delta_net_step.cu`).
 
-use fulmen_core::{
-    ActivationForm, BinaryCall, CausalConvCall, Extent, GatedDeltaRuleCall, KeyHeadOrder, RmsNormCall,
-};
+use fulmen_core::{ActivationForm, BinaryCall, CausalConvCall, Extent, GatedDeltaRuleCall, RmsNormCall};
 
+use super::delta_heads::DeltaHeads;
 use super::recurrent::StateRows;
 use super::{Launched, apart, q8_activations};
 use crate::device::Caps;
@@ -39,10 +38,7 @@ kernel_args! {
         out: DevicePtr,
         out_q8: DevicePtr,
         rows: StateRows,
-        n_k_heads: u32,
-        n_v_heads: u32,
-        head_dim: u32,
-        key_head_modulo: u32,
+        heads: DeltaHeads,
         epsilon: f32,
         norm_epsilon: f32,
     }
@@ -163,10 +159,7 @@ impl DeltaNetStep<'_> {
             out: gate.output,
             out_q8: self.q8_form().and_then(|form| forwarding.output(&form)).unwrap_or(0),
             rows,
-            n_k_heads: heads.n_k_heads,
-            n_v_heads: heads.n_v_heads,
-            head_dim: heads.head_dim,
-            key_head_modulo: (heads.order == KeyHeadOrder::Tiled).into(),
+            heads: heads.into(),
             epsilon: rule.epsilon,
             norm_epsilon: norm.epsilon,
         };

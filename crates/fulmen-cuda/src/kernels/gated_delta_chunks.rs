@@ -1,7 +1,8 @@
 //! The chunkwise gated delta rule for prefill (`gated_delta_chunks.cu`).
 
-use fulmen_core::{GatedDeltaRuleCall, KeyHeadOrder};
+use fulmen_core::GatedDeltaRuleCall;
 
+use super::delta_heads::DeltaHeads;
 use super::{Launched, wide};
 use crate::device::Caps;
 use crate::layout::{DevicePtr, kernel_args};
@@ -36,10 +37,7 @@ kernel_args! {
         factors: DevicePtr,
         m: u32,
         chunks: u32,
-        n_k_heads: u32,
-        n_v_heads: u32,
-        head_dim: u32,
-        key_head_modulo: u32,
+        heads: DeltaHeads,
         epsilon: f32,
         unused: u32,
     }
@@ -87,10 +85,7 @@ pub(super) fn launch(queue: &mut Queue, call: &GatedDeltaRuleCall) -> Launched {
         factors: scratch + matrix_bytes as u64,
         m: call.m,
         chunks,
-        n_k_heads: heads.n_k_heads,
-        n_v_heads: heads.n_v_heads,
-        head_dim: heads.head_dim,
-        key_head_modulo: (heads.order == KeyHeadOrder::Tiled).into(),
+        heads: heads.into(),
         epsilon: call.epsilon,
         unused: 0,
     };

@@ -1,7 +1,8 @@
 //! The gated delta rule row by row (`gated_delta_rule.cu`), or in chunks for prefill.
 
-use fulmen_core::{GatedDeltaRuleCall, KeyHeadOrder};
+use fulmen_core::GatedDeltaRuleCall;
 
+use super::delta_heads::DeltaHeads;
 use super::recurrent::StateRows;
 use super::{Launched, gated_delta_chunks};
 use crate::layout::{DevicePtr, kernel_args};
@@ -24,10 +25,7 @@ kernel_args! {
         state: DevicePtr,
         y: DevicePtr,
         rows: StateRows,
-        n_k_heads: u32,
-        n_v_heads: u32,
-        head_dim: u32,
-        key_head_modulo: u32,
+        heads: DeltaHeads,
         epsilon: f32,
         unused: u32,
     }
@@ -55,10 +53,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &GatedDeltaRuleCall) -> Launched {
         state: call.state.ptr,
         y: call.output,
         rows,
-        n_k_heads: heads.n_k_heads,
-        n_v_heads: heads.n_v_heads,
-        head_dim: heads.head_dim,
-        key_head_modulo: (heads.order == KeyHeadOrder::Tiled).into(),
+        heads: heads.into(),
         epsilon: call.epsilon,
         unused: 0,
     };

@@ -14,7 +14,8 @@
 use bytemuck::Zeroable;
 use fulmen_core::{BackendError, DType};
 
-use super::small_m::{FusedNorm, LaunchGroup, MAX_WEIGHTS, Matmul, MatmulInput};
+use super::gemm_weight::MAX_WEIGHTS;
+use super::small_m::{FusedNorm, LaunchGroup, Matmul, MatmulInput};
 use super::{Launched, at_row, type_name};
 use crate::device::Caps;
 use crate::layout::{DevicePtr, kernel_args};

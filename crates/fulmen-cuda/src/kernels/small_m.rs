@@ -8,13 +8,11 @@ use fulmen_core::{
 };
 
 use super::f16_panels::panel_order;
+use super::gemm_weight::MAX_WEIGHTS;
 use super::{Launched, apart, gemm_mixed_input, gemm_small_m, gemv, gemv_float};
 use crate::device::Caps;
 use crate::forward::Forwarding;
 use crate::queue::Queue;
-
-/// The most weight matrices of one launch, but of the GEMV with quantized weights.
-pub(super) const MAX_WEIGHTS: usize = 3;
 
 /// The most rows that the small-M GEMM takes where there is a mixed-input GEMM: up to 16 always, above only
 /// if one launch takes all rows.

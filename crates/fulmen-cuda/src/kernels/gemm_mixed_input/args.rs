@@ -1,7 +1,7 @@
 //! The arguments of `gemm_mixed_input.cu`, and the constants that it shares with its launches.
 
 use crate::kernels::even_split::EvenSplit;
-use crate::kernels::small_m::MAX_WEIGHTS;
+use crate::kernels::gemm_weight::{GemmWeight, MAX_WEIGHTS};
 use crate::layout::{DevicePtr, kernel_args};
 use crate::tensor_map::TensorMap;
 
@@ -20,7 +20,6 @@ pub(super) const SHARED_BYTES: u32 = 224 << 10;
 kernel_args! {
     file: "gemm_mixed_input.cuh";
     constants: [
-        MAX_WEIGHTS,
         TILE_ROWS,
         WARP_ROWS,
         CONSUMER_WARPS,
@@ -28,18 +27,6 @@ kernel_args! {
         SHARED_BYTES,
         REDUCE_ROWS,
     ];
-
-    #[derive(Debug, Default)]
-    pub(super) struct MixedInputWeight {
-        pub(super) data: DevicePtr,
-        pub(super) out: DevicePtr,
-        pub(super) bias: DevicePtr,
-        pub(super) residual: DevicePtr,
-        pub(super) rows: u32,
-        pub(super) row_bytes: u32,
-        pub(super) first_tile: u32,
-        pub(super) vectorized: u32,
-    }
 
     #[derive(Debug)]
     pub(super) struct GemmMixedInputArgs {
@@ -54,7 +41,7 @@ kernel_args! {
         pub(super) n_weights: u32,
         pub(super) gate_up: u32,
         pub(super) padded_rows: u32,
-        pub(super) weights: [MixedInputWeight; MAX_WEIGHTS],
+        pub(super) weights: [GemmWeight; MAX_WEIGHTS],
         pub(super) gelu: u32,
         pub(super) first_block: u32,
         pub(super) unused: [u32; 12],

@@ -12,17 +12,18 @@ mod reduce;
 use fulmen_core::{ActivationForm, BackendError, DType};
 
 use self::args::{
-    CONSUMER_WARPS, GemmMixedInputArgs, GemmMixedInputPairArgs, MixedInputWeight, PRODUCER_WARP_ROWS,
-    REDUCE_ROWS, SHARED_BYTES, TILE_ROWS, WARP_ROWS,
+    CONSUMER_WARPS, GemmMixedInputArgs, GemmMixedInputPairArgs, PRODUCER_WARP_ROWS, REDUCE_ROWS,
+    SHARED_BYTES, TILE_ROWS, WARP_ROWS,
 };
 use self::reduce::RowEnd;
 use super::even_split::{EvenSplit, MAX_ITEMS};
 use super::f16_fragments::K_CHUNK;
 use super::f16_panels::{PanelOrders, ROWS, padded_rows, panel_order, scaled_form};
+use super::gemm_weight::{GemmWeight, MAX_WEIGHTS};
 use super::pack_f16_fragments::launch_panels;
 use super::pack_row::PanelTarget;
-use super::small_m::{FusedNorm, LaunchGroup, MAX_WEIGHTS, Matmul, MatmulInput};
-use super::{Launched, type_name, wide};
+use super::small_m::{FusedNorm, LaunchGroup, MatmulInput};
+use super::{Launched, type_name};
 use crate::device::Caps;
 use crate::forward::Forwarding;
 use crate::queue::{Launch, Queue};
@@ -104,7 +105,7 @@ fn by_format<'a>(group: &LaunchGroup<'a>) -> Vec<LaunchGroup<'a>> {
 struct Gemm {
     format: DType,
     order: u32,
-    weights: [MixedInputWeight; MAX_WEIGHTS],
+    weights: [GemmWeight; MAX_WEIGHTS],
     n_weights: u32,
     gate_up: bool,
     gelu: u32,
@@ -117,13 +118,13 @@ impl Gemm {
     /// `None` if these kernels do not take the weights.
     fn new(k: u32, group: &LaunchGroup<'_>, sms: u32) -> Option<Gemm> {
         let format = group.format()?;
-        let mut weights = [MixedInputWeight::default(); MAX_WEIGHTS];
+        let mut weights = [GemmWeight::default(); MAX_WEIGHTS];
         let (mut tiles, tile_rows) = (0, if group.gate_up { TILE_ROWS / 2 } else { TILE_ROWS });
         for (index, (to, matmul)) in weights.iter_mut().zip(group.matmuls).enumerate() {
             if uses_tma(format) && !matmul.weight.ptr.is_multiple_of(16) {
                 return None;
             }
-            *to = weight(matmul, k, tiles)?;
+            *to = GemmWeight::new(matmul, k, tiles)?;
             if !group.gate_up || index == 0 {
                 tiles += matmul.weight.rows.div_ceil(tile_rows);
             }
@@ -242,20 +243,6 @@ fn threads(rows: u32) -> u32 {
 /// Whether weights are loaded as TMA tiles: `ALIGNED` of the formats.
 fn uses_tma(format: DType) -> bool {
     matches!(format, DType::Q4_K | DType::Q5_K)
-}
-
-fn weight(matmul: &Matmul, k: u32, first_tile: u32) -> Option<MixedInputWeight> {
-    let rows = matmul.weight.rows;
-    Some(MixedInputWeight {
-        data: matmul.weight.ptr,
-        out: matmul.out,
-        bias: matmul.bias,
-        residual: matmul.residual,
-        rows,
-        row_bytes: matmul.row_bytes(k)?,
-        first_tile,
-        vectorized: wide(&[matmul.out, matmul.bias, matmul.residual]) & u32::from(rows.is_multiple_of(4)),
-    })
 }
 
 /// Whether a kernel has GEMMs of both formats for so many padded rows.

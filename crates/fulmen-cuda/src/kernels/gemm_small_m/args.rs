@@ -3,7 +3,7 @@
 
 use crate::kernels::even_split::EvenSplit;
 use crate::kernels::f16_fragments::K_ORDERS;
-use crate::kernels::small_m::MAX_WEIGHTS;
+use crate::kernels::gemm_weight::{GemmWeight, MAX_WEIGHTS};
 use crate::l2_prefetch::L2Prefetch;
 use crate::layout::{DevicePtr, kernel_args};
 use crate::tensor_map::TensorMap;
@@ -26,25 +26,12 @@ kernel_args! {
     constants: [
         MAX_WARPS,
         WIDE_GATE_UP_WARPS,
-        MAX_WEIGHTS,
         MAX_CHUNKS,
         MAX_STAGES,
         TILE,
         HEAD_PARTIALS_PER_TILE,
         PARTIALS_OVERLAY_X,
     ];
-
-    #[derive(Debug, Default, PartialEq)]
-    pub(super) struct SmallMWeight {
-        pub(super) data: DevicePtr,
-        pub(super) out: DevicePtr,
-        pub(super) bias: DevicePtr,
-        pub(super) residual: DevicePtr,
-        pub(super) rows: u32,
-        pub(super) row_bytes: u32,
-        pub(super) first_tile: u32,
-        pub(super) vectorized: u32,
-    }
 
     /// What a GEMM has stored beside the fragments that it forwarded to this one.
     #[derive(Debug, Default, PartialEq)]
@@ -88,17 +75,10 @@ kernel_args! {
         pub(super) cluster_partials: u32,
         pub(super) epsilon: f32,
         pub(super) n_tensor_maps: u32,
-        pub(super) weights: [SmallMWeight; MAX_WEIGHTS],
+        pub(super) weights: [GemmWeight; MAX_WEIGHTS],
         pub(super) prefetch: L2Prefetch,
         pub(super) gelu: u32,
         pub(super) unused: [u32; 11],
-    }
-}
-
-impl SmallMWeight {
-    /// Whether four consecutive elements of everything that is read or written can be one aligned float4.
-    pub(super) fn can_vectorize(&self) -> bool {
-        self.rows.is_multiple_of(4) && (self.out | self.bias | self.residual).is_multiple_of(16)
     }
 }
 

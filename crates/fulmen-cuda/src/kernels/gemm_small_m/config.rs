@@ -17,12 +17,13 @@ use fulmen_core::{BackendError, DType};
 
 use super::args::{
     ForwardedInput, ForwardedOutput, GemmSmallMArgs, HEAD_PARTIALS_PER_TILE, MAX_CHUNKS, MAX_STAGES,
-    MAX_WARPS, PARTIALS_OVERLAY_X, SmallMWeight, TILE, WIDE_GATE_UP_WARPS,
+    MAX_WARPS, PARTIALS_OVERLAY_X, TILE, WIDE_GATE_UP_WARPS,
 };
 use crate::device::Caps;
 use crate::kernels::even_split::EvenSplit;
 use crate::kernels::f16_fragments::{K_CHUNK, K_CONTIGUOUS, K_INTERLEAVED, ROWS, chunk_bytes};
-use crate::kernels::small_m::{LaunchGroup, MAX_WEIGHTS};
+use crate::kernels::gemm_weight::{GemmWeight, MAX_WEIGHTS};
+use crate::kernels::small_m::LaunchGroup;
 use crate::l2_prefetch::L2Prefetch;
 use crate::queue::Queue;
 use crate::tensor_map::TensorMap;
@@ -207,8 +208,8 @@ impl SmallMConfig {
 
 /// The weights of a group, and the number of tiles of each format. Gate and up share their tiles. `None` if a
 /// weight is not aligned as its format needs.
-fn weights_and_tiles(k: u32, group: &LaunchGroup<'_>) -> Option<([SmallMWeight; MAX_WEIGHTS], [u32; 2])> {
-    let mut weights = [SmallMWeight::default(); MAX_WEIGHTS];
+fn weights_and_tiles(k: u32, group: &LaunchGroup<'_>) -> Option<([GemmWeight; MAX_WEIGHTS], [u32; 2])> {
+    let mut weights = [GemmWeight::default(); MAX_WEIGHTS];
     let mut tiles = [0; 2];
     for (index, (to, matmul)) in weights.iter_mut().zip(group.matmuls).enumerate() {
         let tiles = &mut tiles[usize::from(index >= group.first_format)];
@@ -216,16 +217,7 @@ fn weights_and_tiles(k: u32, group: &LaunchGroup<'_>) -> Option<([SmallMWeight; 
         if is_aligned(weight.dtype) && !weight.ptr.is_multiple_of(16) {
             return None;
         }
-        *to = SmallMWeight {
-            data: weight.ptr,
-            out: matmul.out,
-            bias: matmul.bias,
-            residual: matmul.residual,
-            rows: weight.rows,
-            row_bytes: matmul.row_bytes(k)?,
-            first_tile: *tiles,
-            vectorized: 0,
-        };
+        *to = GemmWeight::new(matmul, k, *tiles)?;
         if !group.gate_up || index == 0 {
             *tiles += weight.rows.div_ceil(TILE);
         }
