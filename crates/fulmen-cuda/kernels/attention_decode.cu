@@ -53,23 +53,7 @@
 // positions, 83 to 99 % from 64 rows on (2026-11-16, before the fused store there); at one row and 1000
 // positions latency decides: 4.7 us against 1.0 us for the bytes.
 
-#include "attention_decode.cuh"
-
-#define KERNEL(NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW) \
-    DECODE_KERNEL(KV_F16, attention_decode, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW)
-KERNEL(single_row, 64, 8, 2, true)
-KERNEL(single_row, 128, 8, 2, true)
-// Rings of 192 KiB with heads of 128 dims, of 128 KiB with heads of 64 (single_row: 128 and 64 KiB); without
-// clusters of 64 KiB (single_row: 64 and 32 KiB).
-#define KERNELS(SPLITS)                           \
-    KERNEL(cluster##SPLITS, 64, SPLITS, 4, false) \
-    KERNEL(cluster##SPLITS, 128, SPLITS, HAS_CLUSTERS ? 3 : 2, false)
-KERNELS(1)
-KERNELS(2)
-KERNELS(4)
-KERNELS(8)
-DECODE_MIXED_KERNEL(KV_F16, attention_decode, 64, 4)
-DECODE_MIXED_KERNEL(KV_F16, attention_decode, 128, HAS_CLUSTERS ? 3 : 2)
+#include "attention_decode_f16_entries.cuh"
 
 #if __CUDA_ARCH__ < 900
 COMBINE_KERNEL(64)

@@ -6,8 +6,20 @@
 
 #include "attention_decode_block.cuh"
 
+// What f16 and f32 tiles have in common: values in 16-byte chunks.
+template <typename Tile>
+struct ChunkedValues {
+    // Zeroes the values of the first `rows` positions of a tile in shared memory, by one warp.
+    static DEVICE void clear_values(u32 lane, u32 tile, u32 rows) {
+#pragma unroll 1
+        for (u32 i = lane; i < rows * Tile::CHUNKS; i += 32)
+            st_shared_v4_zero(tile + Tile::TILE_BYTES +
+                              Tile::value_offset(i / Tile::CHUNKS, i % Tile::CHUNKS));
+    }
+};
+
 template <int HEAD_DIM>
-struct KvTile<KV_F16, HEAD_DIM> {
+struct KvTile<KV_F16, HEAD_DIM> : ChunkedValues<KvTile<KV_F16, HEAD_DIM>> {
     static constexpr int CHUNKS = HEAD_DIM / 8;             // 16-byte chunks of a K or V row
     static constexpr int TILE_BYTES = TILE * HEAD_DIM * 2;  // of K, and of V
     static constexpr int STAGE_BYTES = 2 * TILE_BYTES;
@@ -35,13 +47,7 @@ struct KvTile<KV_F16, HEAD_DIM> {
         // Eight rows of a chunk are 128 bytes.
         return ((row / 8 * CHUNKS + chunk) * 8 + ((row ^ chunk ^ CHUNKS * (row & 1)) & 7)) * 16;
     }
-
-    // Zeroes the values of the first `rows` positions of a tile in shared memory, by one warp.
-    static DEVICE void clear_values(u32 lane, u32 tile, u32 rows) {
-#pragma unroll 1
-        for (u32 i = lane; i < rows * CHUNKS; i += 32)
-            st_shared_v4_zero(tile + TILE_BYTES + chunk_offset(i / CHUNKS, i % CHUNKS));
-    }
+    static DEVICE u32 value_offset(u32 row, u32 chunk) { return chunk_offset(row, chunk); }
 
     // Stores the new key or value at a position, by one warp: in its page, if that is not null, and in the
     // tile in shared memory, if it was loaded.

@@ -6,7 +6,7 @@
 #include "attention_decode_f16.cuh"
 
 template <int HEAD_DIM>
-struct KvTile<KV_F32, HEAD_DIM> {
+struct KvTile<KV_F32, HEAD_DIM> : ChunkedValues<KvTile<KV_F32, HEAD_DIM>> {
     static constexpr int CHUNKS = HEAD_DIM / 4;             // 16-byte chunks of a K or V row
     static constexpr int TILE_BYTES = TILE * HEAD_DIM * 4;  // of K, and of V
     static constexpr int STAGE_BYTES = 2 * TILE_BYTES;
@@ -16,13 +16,6 @@ struct KvTile<KV_F32, HEAD_DIM> {
     // Bytes from the start of K, or of V, in shared memory to a 16-byte chunk.
     static DEVICE u32 key_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row & 1) * 4)) * 16; }
     static DEVICE u32 value_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row & 6))) * 16; }
-
-    // Zeroes the values of the first `rows` positions of a tile in shared memory, by one warp.
-    static DEVICE void clear_values(u32 lane, u32 tile, u32 rows) {
-#pragma unroll 1
-        for (u32 i = lane; i < rows * CHUNKS; i += 32)
-            st_shared_v4_zero(tile + (TILE_BYTES + value_offset(i / CHUNKS, i % CHUNKS)));
-    }
 
     // Stores the new key or value at a position, by one warp: in its page, if that is not null, and in the
     // tile in shared memory, if it was loaded.

@@ -13,20 +13,4 @@
 // Layouts, preconditions and numerics: as there. Capped scores have an absolute error of 1e-6 of the cap.
 // Bound: as there, of the positions in the window; not measured alone.
 #define DECODE_SCORE_MODS true
-#include "attention_decode.cuh"
-
-#define KERNEL(NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW) \
-    DECODE_KERNEL(KV_F16, attention_decode, NAME, HEAD_DIM, SPLITS, STAGES, SINGLE_ROW)
-// Two blocks an SM, so that ptxas does not spill to fit more.
-#define KERNEL_64(NAME, SPLITS) DECODE_KERNEL_OF(KV_F16, attention_decode, NAME, 64, SPLITS, 4, false, 2)
-KERNEL(single_row, 64, 8, 2, true)
-KERNEL(single_row, 128, 8, 2, true)
-#define KERNELS(SPLITS)                \
-    KERNEL_64(cluster##SPLITS, SPLITS) \
-    KERNEL(cluster##SPLITS, 128, SPLITS, HAS_CLUSTERS ? 3 : 2, false)
-KERNELS(1)
-KERNELS(2)
-KERNELS(4)
-KERNELS(8)
-DECODE_MIXED_KERNEL(KV_F16, attention_decode, 64, 4)
-DECODE_MIXED_KERNEL(KV_F16, attention_decode, 128, HAS_CLUSTERS ? 3 : 2)
+#include "attention_decode_f16_entries.cuh"

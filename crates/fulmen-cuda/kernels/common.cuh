@@ -7,11 +7,15 @@
 
 // ---- Reductions ----
 
-DEVICE float warp_sum(float value) {
+// Over each LANES neighboring lanes, a power of two.
+template <int LANES>
+DEVICE float lanes_sum(float value) {
 #pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2) value += __shfl_xor_sync(FULL_WARP, value, lane);
+    for (int lane = LANES / 2; lane > 0; lane /= 2) value += __shfl_xor_sync(FULL_WARP, value, lane);
     return value;
 }
+
+DEVICE float warp_sum(float value) { return lanes_sum<32>(value); }
 
 // NaN is ignored.
 DEVICE float warp_max(float value) {

@@ -150,9 +150,7 @@ struct ExpertWarp {
                 stage = 0;
                 parity ^= 1;
             }
-#pragma unroll
-            for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
-            done(task, index, rows, value + added);
+            done(task, index, rows, lanes_sum<LANES>(value) + added);
         }
     }
 };

@@ -40,15 +40,14 @@ struct DequantizedQ45K : FormatQ45K<HIGH_BIT> {
     }
     DEVICE void a_fragment(u32 i, u32 (&a)[4]) const {
         const bool high = i % 2;
-        const u32 top = high ? 0x01000100 : 0x00100010;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             u32 pairs[2];
             f16x2_1024_plus_nibbles(words[r][i / 2], high, pairs);
             if (HIGH_BIT) {
                 const u32 bits = high_bits[r][i / 2];
-                pairs[0] |= (high ? bits << 7 : bits << 4) & top;
-                pairs[1] |= (high ? bits >> 1 : bits >> 4) & top;
+                pairs[0] |= (high ? bits << 7 : bits << 4) & fifth_bits(high);
+                pairs[1] |= (high ? bits >> 1 : bits >> 4) & fifth_bits(high);
             }
 #pragma unroll
             for (int j = 0; j < 2; j++) {

@@ -42,6 +42,9 @@ DEVICE void f16x2_1024_plus_nibbles(u32 word, bool high, u32 (&pairs)[2]) {
     pairs[0] = f16x2_1024_plus(word, mask), pairs[1] = f16x2_1024_plus(word >> 8, mask);
 }
 
+// Where the fifth bits of those quants go.
+DEVICE u32 fifth_bits(bool high) { return high ? 0x01000100 : 0x00100010; }
+
 // An integer constant as f16x2, twice.
 template <int VALUE>
 DEVICE u32 f16x2_constant();
@@ -135,7 +138,7 @@ struct FormatQ45K {
     }
     DEVICE void a_fragment(u32 i, u32 (&a)[4]) const {
         const bool high = i % 2;
-        const u32 mask = high ? 0x00f000f0 : 0x000f000f, top = high ? 0x01000100 : 0x00100010;
+        const u32 mask = high ? 0x00f000f0 : 0x000f000f, top = fifth_bits(high);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const u32 word = words[r][i / 2];
@@ -224,17 +227,25 @@ struct FormatQ6K {
     DEVICE float chunk_minimum(int) const { return 0; }
 };
 
+// Formats of 32-element blocks, whose fragments are final: no sums of x, no factors of a chunk.
+struct FinalFragments {
+    static constexpr bool ALIGNED = false, HAS_OFFSETS = false, HAS_MINIMUM = false;
+    static constexpr float SCALE = 1;
+    DEVICE void offset_fragment(u32 (&)[4]) const {}
+    DEVICE float chunk_scale(int) const { return 1; }
+    DEVICE float chunk_minimum(int) const { return 0; }
+};
+
 // Q4_0, Q4_1, Q5_0, Q5_1. Thread t has blocks 2 t and 2 t + 1, one per pass. Blocks past the end of the row
 // have scale 0.
 template <bool HIGH_BIT, bool MINIMUM>
-struct FormatQ45 {
+struct FormatQ45 : FinalFragments {
     static constexpr u32 BLOCK = 2 + (MINIMUM ? 2 : 0) + (HIGH_BIT ? 4 : 0) + 16, CHUNK_BYTES = 8 * BLOCK,
                          ROW_VECTORS = (CHUNK_BYTES + 29) / 16;
     static constexpr u32 PASSES = 2, STEPS = 8, PASS_STEPS = 8;
     static constexpr int K_ORDER = K_CONTIGUOUS;
-    static constexpr bool ALIGNED = false, HAS_OFFSETS = false, HAS_MINIMUM = false, FEW_REGISTERS = true;
+    static constexpr bool FEW_REGISTERS = true;
     static constexpr u32 STEP(u32 i) { return i % 2 * 4 + i / 2; }
-    static constexpr float SCALE = 1;
     static constexpr int ZERO_POINT = MINIMUM ? 0 : HIGH_BIT ? 16 : 8;
 
     const u8* rows[2];
@@ -262,7 +273,6 @@ struct FormatQ45 {
     }
     DEVICE void a_fragment(u32 i, u32 (&a)[4]) const {
         const bool high = i % 2;
-        const u32 top = high ? 0x01000100 : 0x00100010;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             u32 pairs[2];
@@ -272,7 +282,7 @@ struct FormatQ45 {
                 // those of pairs[1].
                 const u32 bits = ((high_bits[r] >> (high * 16 + i / 2 * 4)) & 15) *
                                  (high ? 1u << 8 | 1u << 22 : 1u << 4 | 1u << 18);
-                pairs[0] |= bits & top, pairs[1] |= (bits >> 1) & top;
+                pairs[0] |= bits & fifth_bits(high), pairs[1] |= (bits >> 1) & fifth_bits(high);
             }
 #pragma unroll
             for (int j = 0; j < 2; j++) {
@@ -284,25 +294,28 @@ struct FormatQ45 {
             }
         }
     }
-    DEVICE void offset_fragment(u32 (&)[4]) const {}
-    DEVICE float chunk_scale(int) const { return 1; }
-    DEVICE float chunk_minimum(int) const { return 0; }
 };
+
+// Bytes 0 and 2, and 1 and 3, of a word of signed quants, scaled.
+DEVICE void signed_byte_pairs(u32 word, u32 scale, u32& even, u32& odd) {
+    const u32 quants = word ^ 0x80808080;
+    even = mul_f16x2(f16x2_minus_128_bytes<0, 2>(quants), scale);
+    odd = mul_f16x2(f16x2_minus_128_bytes<1, 3>(quants), scale);
+}
 
 // MXFP4, IQ4_NL and IQ4_XS: indices of a table of signed bytes. Thread t has blocks 2 t and 2 t + 1 (of
 // IQ4_XS groups of the block), one per pass. Blocks past the end of the row have scale 0. Scales of MXFP4
 // below 2^-24 are 0 in f16. Its chunks may start at odd addresses: 15 + 136 bytes are within ROW_VECTORS.
 enum { TABLE_MXFP4, TABLE_IQ4_NL, TABLE_IQ4_XS };
 template <int KIND>
-struct FormatTable {
+struct FormatTable : FinalFragments {
     static constexpr u32 BLOCK = KIND == TABLE_MXFP4 ? 17 : 18,
                          CHUNK_BYTES = KIND == TABLE_IQ4_XS ? 136 : 8 * BLOCK,
                          ROW_VECTORS = (CHUNK_BYTES + 29) / 16;
     static constexpr u32 PASSES = 2, STEPS = 8, PASS_STEPS = 8;
     static constexpr int K_ORDER = K_CONTIGUOUS;
-    static constexpr bool ALIGNED = false, HAS_OFFSETS = false, HAS_MINIMUM = false, FEW_REGISTERS = false;
+    static constexpr bool FEW_REGISTERS = false;
     static constexpr u32 STEP(u32 i) { return i % 2 * 4 + i / 2; }
-    static constexpr float SCALE = 1;
 
     const u8* rows[2];
     u32 blocks, t;
@@ -336,23 +349,17 @@ struct FormatTable {
         for (int r = 0; r < 2; r++) {
             u32 low, high;
             look_up8(TABLE, words[r][i / 2], low, high);
-            const u32 quants = (i % 2 ? high : low) ^ 0x80808080;
-            a[r] = mul_f16x2(f16x2_minus_128_bytes<0, 2>(quants), scale[r]);
-            a[2 + r] = mul_f16x2(f16x2_minus_128_bytes<1, 3>(quants), scale[r]);
+            signed_byte_pairs(i % 2 ? high : low, scale[r], a[r], a[2 + r]);
         }
     }
-    DEVICE void offset_fragment(u32 (&)[4]) const {}
-    DEVICE float chunk_scale(int) const { return 1; }
-    DEVICE float chunk_minimum(int) const { return 0; }
 };
 
 // Q8_0. Thread t has the first or second 16 columns of four blocks, one per pass.
-struct FormatQ8 {
+struct FormatQ8 : FinalFragments {
     static constexpr u32 BLOCK = 34, CHUNK_BYTES = 8 * BLOCK, ROW_VECTORS = (CHUNK_BYTES + 29) / 16,
                          PASSES = 4, STEPS = 4, PASS_STEPS = 4;
     static constexpr int K_ORDER = K_INTERLEAVED;
-    static constexpr bool ALIGNED = false, HAS_OFFSETS = false, HAS_MINIMUM = false, FEW_REGISTERS = true;
-    static constexpr float SCALE = 1;
+    static constexpr bool FEW_REGISTERS = true;
     static constexpr u32 STEP(u32 i) { return i; }
 
     const u8* rows[2];
@@ -374,12 +381,7 @@ struct FormatQ8 {
     DEVICE void a_fragment(u32 i, u32 (&a)[4]) const {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const u32 quants = words[r][i] ^ 0x80808080;
-            a[r] = mul_f16x2(f16x2_minus_128_bytes<0, 2>(quants), scale[r]);
-            a[2 + r] = mul_f16x2(f16x2_minus_128_bytes<1, 3>(quants), scale[r]);
+            signed_byte_pairs(words[r][i], scale[r], a[r], a[2 + r]);
         }
     }
-    DEVICE void offset_fragment(u32 (&)[4]) const {}
-    DEVICE float chunk_scale(int) const { return 1; }
-    DEVICE float chunk_minimum(int) const { return 0; }
 };

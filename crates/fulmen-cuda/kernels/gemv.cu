@@ -321,8 +321,7 @@ struct GemvWarp {
                     parity ^= 1;
                 }
             }
-#pragma unroll
-            for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
+            value = lanes_sum<LANES>(value);
             if (GATE_UP) {
                 value *= factor;
                 const float up = __shfl_xor_sync(FULL_WARP, value, LANES);

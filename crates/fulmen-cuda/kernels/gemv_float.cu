@@ -302,9 +302,7 @@ struct GemvWarp {
         second += __shfl_xor_sync(FULL_WARP, upper ? b : d, 16);
         float value = odd ? second : first;
         value += __shfl_xor_sync(FULL_WARP, odd ? first : second, 8);
-#pragma unroll
-        for (int step = 4; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
-        return value;
+        return lanes_sum<8>(value);
     }
 
     // Mainloop of all tasks.

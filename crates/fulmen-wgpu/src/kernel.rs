@@ -31,6 +31,26 @@ pub struct Caps {
     pub binding_alignment: u32,
 }
 
+impl Caps {
+    /// A large device with every feature, as an H200 is, for tests that need no device.
+    #[doc(hidden)]
+    pub const fn large_device() -> Caps {
+        Caps {
+            subgroups: Some((32, 32)),
+            f16: true,
+            immediate_bytes: 256,
+            cooperative_matrix: true,
+            max_workgroups: 65_535,
+            max_invocations: 1024,
+            workgroup_memory: 48 << 10,
+            max_binding: (2 << 30) - 4,
+            max_buffer: 1 << 40,
+            max_storage_buffers: 64,
+            binding_alignment: 32,
+        }
+    }
+}
+
 /// How a kernel uses a buffer. One buffer must not be bound in both ways in one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {

@@ -9,23 +9,6 @@ use std::path::Path;
 use fulmen_wgpu::kernel::Caps;
 use fulmen_wgpu::kernels::catalog::catalog;
 
-/// A large device with every feature.
-fn large_device() -> Caps {
-    Caps {
-        subgroups: Some((32, 32)),
-        f16: true,
-        immediate_bytes: 256,
-        cooperative_matrix: true,
-        max_workgroups: 65_535,
-        max_invocations: 1024,
-        workgroup_memory: 48 << 10,
-        max_binding: (2 << 30) - 4,
-        max_buffer: 1 << 40,
-        max_storage_buffers: 64,
-        binding_alignment: 32,
-    }
-}
-
 /// The smallest device that WebGPU allows.
 fn small_device() -> Caps {
     Caps {
@@ -39,7 +22,7 @@ fn small_device() -> Caps {
         max_buffer: 256 << 20,
         max_storage_buffers: 8,
         binding_alignment: 256,
-        ..large_device()
+        ..Caps::large_device()
     }
 }
 
@@ -54,7 +37,7 @@ const SNAPSHOTS: [&str; 6] = [
 
 #[test]
 fn every_kernel_is_in_the_catalog_of_a_large_device() {
-    let (large, small) = (catalog(&large_device()), catalog(&small_device()));
+    let (large, small) = (catalog(&Caps::large_device()), catalog(&small_device()));
     let names = |all: &[fulmen_wgpu::kernels::catalog::CatalogEntry]| -> HashSet<&'static str> {
         all.iter().map(|entry| entry.name).collect()
     };
@@ -78,7 +61,7 @@ fn every_kernel_is_in_the_catalog_of_a_large_device() {
 #[test]
 fn kernels_are_as_their_snapshots() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots");
-    let all = catalog(&large_device());
+    let all = catalog(&Caps::large_device());
     for name in SNAPSHOTS {
         let entry = all.iter().find(|entry| entry.name == name).unwrap_or_else(|| panic!("no kernel {name}"));
         let text = format!("// {name}: {}\n{}", entry.label, entry.wgsl);

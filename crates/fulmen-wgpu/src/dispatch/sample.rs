@@ -9,9 +9,8 @@ use super::{LaunchCount, WgpuDispatcher};
 use crate::buffer::BufferSlice;
 use crate::kernels::{
     Role,
-    advance::{Advance, advance},
     argmax::argmax,
-    gather_tokens::{GatherTokens, gather_tokens},
+    history_rows::{HistoryRows, advance, gather_tokens},
     penalize::{Penalize, penalize},
     sample::sample,
 };
@@ -75,7 +74,7 @@ impl WgpuDispatcher {
             operands.push((Role::Input(1), self.at("sequences", ptr, rows)?));
         }
         let &TokenHistory { n_seqs, capacity, .. } = history;
-        let spec = GatherTokens { m, n_seqs, capacity, sequences: sequences.is_some() };
+        let spec = HistoryRows { m, n_seqs, capacity, sequences: sequences.is_some() };
         let launches = gather_tokens(&spec, &self.queue.caps());
         self.queue.run_launches_with(launches, operands)
     }
@@ -97,7 +96,7 @@ impl WgpuDispatcher {
             operands.push((Role::Input(1), self.at("sequences", ptr, rows)?));
         }
         let &TokenHistory { n_seqs, capacity, .. } = history;
-        let spec = Advance { m, n_seqs, capacity, sequences: sequences.is_some() };
+        let spec = HistoryRows { m, n_seqs, capacity, sequences: sequences.is_some() };
         let launches = advance(&spec, &self.queue.caps());
         self.queue.run_launches_with(launches, operands)
     }

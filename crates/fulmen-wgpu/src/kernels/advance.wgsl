@@ -8,26 +8,9 @@
 //! **Preconditions.** None.
 //!
 //! **Bound** by launch latency; not measured.
-struct Params {
-    m: u32,
-    n_seqs: u32,
-    capacity: u32,
-}
+#include "history_rows.wgsl"
 
-#include "fault.wgsl"
-@compute @workgroup_size({{threads}})
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) thread: u32,
-) {
-    let row = (group.x + grid.x * (group.y + grid.y * group.z)) * {{threads}}u + thread;
-    if (row >= params.m) { return; }
-    let sequence = {{sequences ? "sequences[row]" : "0u"}};
-    if (sequence >= params.n_seqs) {
-        report(FAULT_SEQUENCE, row, sequence, params.n_seqs);
-        return;
-    }
+fn run_row(row: u32, sequence: u32) {
     let token = drawn[row];
     let position = positions[row];
     let last = params.capacity - 1u;

@@ -5,7 +5,6 @@ use fulmen_core::{
     DType, DeltaHeads, GateActivation, Heads, KeyHeadOrder, RopePairing, RopeSpec, RouteSpec, RouterScores,
 };
 
-use super::advance::{Advance, advance};
 use super::argmax::argmax;
 use super::attention::{Attention, AttentionKernel, KvInput, attention_by};
 use super::copy::{copy, copy_bytes};
@@ -13,7 +12,7 @@ use super::elementwise::{ElementwiseOp, ElementwiseProgram, fused};
 use super::embed::{Embed, embed};
 use super::experts::{ExpertMatmul, PairOutput, SumResidual, expert_matmul, expert_sum, route};
 use super::fill::fill;
-use super::gather_tokens::{GatherTokens, gather_tokens};
+use super::history_rows::{HistoryRows, advance, gather_tokens};
 use super::kv::{Cache, KvStore, RopeStore, kv_store, rope_store};
 use super::log_probs::log_probs;
 use super::mask_logits::{MaskLogits, mask_logits};
@@ -244,10 +243,10 @@ const MODEL: &[Row] = &[
         sample(1, 32_000, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
     }),
     ("sample/advance", "Tokens and positions of the next step", "advance.wgsl", |caps| {
-        only(advance(&Advance { m: 1, n_seqs: 1, capacity: 4096, sequences: false }, caps))
+        only(advance(&HistoryRows { m: 1, n_seqs: 1, capacity: 4096, sequences: false }, caps))
     }),
     ("sample/gather_tokens", "Tokens of rows from the history", "gather_tokens.wgsl", |caps| {
-        only(gather_tokens(&GatherTokens { m: 1, n_seqs: 2, capacity: 4096, sequences: true }, caps))
+        only(gather_tokens(&HistoryRows { m: 1, n_seqs: 2, capacity: 4096, sequences: true }, caps))
     }),
 ];
 

@@ -22,6 +22,15 @@ pub fn copy(len: u64, from: Elem, to: Elem, caps: &Caps) -> Result<LaunchList, K
     fused(&program, len, &[], caps)
 }
 
+/// Copies `len` f32 from input 0 to output 0 for a kernel that edits them there; nothing where they are the
+/// same memory.
+///
+/// # Errors
+/// As [`fused`].
+pub(super) fn copy_to_edit(len: u64, in_place: bool, caps: &Caps) -> Result<LaunchList, KernelError> {
+    if in_place { Ok(LaunchList::default()) } else { copy(len, Elem::F32, Elem::F32, caps) }
+}
+
 /// Copies `bytes` bytes from byte `shifts[0]` of input 0 on to byte `shifts[1]` of output 0 on; both
 /// are below [`Caps::binding_alignment`], or below 16 where that is less. Bytes beside them keep their
 /// values.

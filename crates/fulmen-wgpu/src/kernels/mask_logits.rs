@@ -1,9 +1,9 @@
 //! Logit biases and token masks on logits.
 
 use super::{
-    Elem, KernelError, LaunchList, Role,
+    KernelError, LaunchList, Role,
     bind::{KernelBindings, invalid},
-    copy::copy,
+    copy::copy_to_edit,
     fault,
     launch_list::{product, threads},
     preprocess::values,
@@ -46,10 +46,7 @@ pub fn mask_logits(spec: &MaskLogits, caps: &Caps) -> Result<LaunchList, KernelE
     if bytes == 0 {
         return Ok(LaunchList::default());
     }
-    let mut list = match in_place {
-        true => LaunchList::default(),
-        false => copy(bytes / 4, Elem::F32, Elem::F32, caps)?,
-    };
+    let mut list = copy_to_edit(bytes / 4, in_place, caps)?;
     let mask_words = n.div_ceil(32);
     let edit_words = 2 + 2 * u64::from(capacity);
     let mut bind = KernelBindings::new(OP, caps);

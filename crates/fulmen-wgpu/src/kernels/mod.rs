@@ -12,7 +12,7 @@
 //! - [`mod@attention`]: causal grouped-query attention.
 //! - [`recurrent`]: causal convolution and the gated delta rule, with their states, and sigmoid gates.
 //! - [`mod@argmax`], [`mod@sample`], [`mod@penalize`], [`mod@mask_logits`], [`mod@log_probs`],
-//!   [`mod@advance`], [`mod@gather_tokens`]: from logits to the next step.
+//!   [`history_rows`]: from logits to the next step.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
 //! Beside each function lies its WGSL, a file for the preprocessor (`preprocess/mod.rs` has the language),
@@ -24,7 +24,6 @@
 //! lies between the last element and that multiple never reaches a result, and is never written, but for one
 //! case: the unused half of the last word of packed f16 becomes 0.
 
-pub mod advance;
 pub mod argmax;
 pub mod attention;
 mod bind;
@@ -36,7 +35,7 @@ pub mod embed;
 pub mod experts;
 pub mod fault;
 pub mod fill;
-pub mod gather_tokens;
+pub mod history_rows;
 pub mod kv;
 mod launch_list;
 pub mod log_probs;

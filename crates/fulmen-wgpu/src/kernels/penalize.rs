@@ -1,9 +1,9 @@
 //! Repetition, frequency and presence penalties on logits.
 
 use super::{
-    Elem, KernelError, LaunchList, Role,
+    KernelError, LaunchList, Role,
     bind::KernelBindings,
-    copy::copy,
+    copy::copy_to_edit,
     fault,
     launch_list::{product, threads},
     preprocess::values,
@@ -43,10 +43,7 @@ pub fn penalize(spec: &Penalize, caps: &Caps) -> Result<LaunchList, KernelError>
     if bytes == 0 {
         return Ok(LaunchList::default());
     }
-    let mut list = match in_place {
-        true => LaunchList::default(),
-        false => copy(bytes / 4, Elem::F32, Elem::F32, caps)?,
-    };
+    let mut list = copy_to_edit(bytes / 4, in_place, caps)?;
     let rows = u64::from(m) * 4;
     let mut bind = KernelBindings::new(OP, caps);
     bind.read("penalties", Role::Input(1), "vec4<u32>", rows * 4)?;

@@ -3,8 +3,8 @@ use std::collections::HashMap;
 use fulmen_core::sampling::Penalties;
 use fulmen_wgpu::kernels::{
     LaunchList,
-    advance::{Advance, advance},
     argmax::argmax,
+    history_rows::{HistoryRows, advance},
     penalize::{Penalize, penalize},
 };
 
@@ -83,7 +83,7 @@ fn steps_advance() {
                 want_history[(sequence * capacity + want_positions[row]) as usize] = drawn[row];
             }
         }
-        let spec = Advance { m: m as u32, n_seqs, capacity, sequences: sequences.is_some() };
+        let spec = HistoryRows { m: m as u32, n_seqs, capacity, sequences: sequences.is_some() };
         let plan = advance(&spec, &gpu().caps).unwrap();
         let none = vec![0; m];
         let given = sequences.as_ref().unwrap_or(&none);
@@ -103,9 +103,9 @@ fn steps_advance() {
         let fault = if sequences.is_some() { [3, 5, 7, 5] } else { [0; 4] };
         assert_eq!(words(&after.outputs[3]), fault);
     }
-    let none = Advance { m: 0, n_seqs: 1, capacity: 1, sequences: false };
+    let none = HistoryRows { m: 0, n_seqs: 1, capacity: 1, sequences: false };
     assert_eq!(advance(&none, &gpu().caps).unwrap(), LaunchList::default());
-    assert!(advance(&Advance { m: 1, capacity: 0, ..none }, &gpu().caps).is_err());
+    assert!(advance(&HistoryRows { m: 1, capacity: 0, ..none }, &gpu().caps).is_err());
 }
 
 #[test]

@@ -91,14 +91,14 @@ fn main(
     @builtin(subgroup_size) subgroup_width: u32,
 ) {
     let group = wid.x + grid.x * (wid.y + grid.y * wid.z);
-    if (group >= params.count) { return; }
     let thread = subgroup * subgroup_width + lane_in_subgroup;
     let lane = thread % 16u;
-    let row0 = (group * 8u + thread / 16u) * 1u;
     let blocks = params.k / 32u;
+    let a_row0 = min(0u, params.m - 1u) * params.span;
+    if (group >= params.count) { return; }
+    let row0 = (group * 8u + thread / 16u) * 1u;
     let w_row = row_length();
     let w_row0 = min(row0 + 0u, params.n - 1u) * w_row;
-    let a_row0 = min(0u, params.m - 1u) * params.span;
     var sum0 = 0.0;
     var ib = lane;
     for (; ib + 16u < blocks; ib += 32u) {

@@ -36,16 +36,7 @@ struct Params {
 #if fused_rope
     epsilon: f32,
 #endif
-#if window
-    window: u32,
-#endif
-#if scales && softcap
-    softcap: f32,
-#endif
-#if scales && temperature
-    temperature_length: u32,
-    temperature_beta: f32,
-#endif
+#include "attention/score_params.wgsl"
 }
 
 // Elements of a head that are loaded at once.

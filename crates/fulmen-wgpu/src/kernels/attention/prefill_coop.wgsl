@@ -64,10 +64,7 @@ var<workgroup> weights: array<vec4<f16>, {{weights}}>;
 // The factor that rescales each row's output, and whether it differs from 1 for any row.
 var<workgroup> factors: array<f32, {{rows}}>;
 var<workgroup> changed: vec4<u32>;
-var<workgroup> row_seen: array<u32, {{rows}}>;
-#if sequences
-var<workgroup> row_sequence: array<u32, {{rows}}>;
-#endif
+#include "attention/tile_rows.wgsl"
 
 @compute @workgroup_size({{threads}})
 fn main(
@@ -89,17 +86,9 @@ fn main(
     let lane = local % 32u;
 #endif
     let head = number % {{n_heads}}u;
-    // The last rows have the most work, so they start first.
-    let row0 = (params.tiles - 1u - number / {{n_heads}}u) * {{rows}}u;
+    let row0 = first_row(number);
     let kv_head = head / {{group}}u;
-    for (var r = thread; r < {{rows}}u; r += {{threads}}u) {
-        let row = min(row0 + r, params.m - 1u);
-        if (head == 0u) { report_invalid_row(row); }
-        row_seen[r] = select(0u, seen_by(row), row0 + r < params.m);
-#if sequences
-        row_sequence[r] = sequence_of(row);
-#endif
-    }
+    stage_rows(row0, head, thread);
     // Each thread has one row (`mine`) and half of a key tile (`side`).
     let mine = team * 16u + lane / 2u;
     let side = lane % 2u;

@@ -26,16 +26,7 @@ struct Params {
     tiles: u32,
     groups: u32,
     scale: f32,
-#if window
-    window: u32,
-#endif
-#if scales && softcap
-    softcap: f32,
-#endif
-#if scales && temperature
-    temperature_length: u32,
-    temperature_beta: f32,
-#endif
+#include "attention/score_params.wgsl"
 }
 
 alias Val = vec4<f32>;
@@ -55,10 +46,7 @@ var<workgroup> q_tile: array<vec4<f32>, {{q_vectors}}>;
 var<workgroup> tile: array<vec4<f32>, {{vectors}}>;
 // Softmax weights: [key][row / 4], four rows per vector.
 var<workgroup> weights: array<vec4<f32>, {{keys * rows / 4}}>;
-var<workgroup> row_seen: array<u32, {{rows}}>;
-#if sequences
-var<workgroup> row_sequence: array<u32, {{rows}}>;
-#endif
+#include "attention/tile_rows.wgsl"
 
 // Loads `q_vecs` vectors of every query row of the tile, from vector `first` on, transposed and scaled.
 fn load_queries(thread: u32, row0: u32, head: u32, first: u32) {
@@ -84,17 +72,9 @@ fn main(
     let number = group.x + grid.x * (group.y + grid.y * group.z);
     if (number >= params.groups) { return; }
     let head = number % {{n_heads}}u;
-    // The last rows have the most work, so they start first.
-    let row0 = (params.tiles - 1u - number / {{n_heads}}u) * {{rows}}u;
+    let row0 = first_row(number);
     let kv_head = head / {{group}}u;
-    for (var r = thread; r < {{rows}}u; r += {{threads}}u) {
-        let row = min(row0 + r, params.m - 1u);
-        if (head == 0u) { report_invalid_row(row); }
-        row_seen[r] = select(0u, seen_by(row), row0 + r < params.m);
-#if sequences
-        row_sequence[r] = sequence_of(row);
-#endif
-    }
+    stage_rows(row0, head, thread);
 #if q_whole
     load_queries(thread, row0, head, 0u);
 #endif

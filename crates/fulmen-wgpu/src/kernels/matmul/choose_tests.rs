@@ -1,19 +1,7 @@
 use super::*;
 
 fn large_device() -> Caps {
-    Caps {
-        subgroups: Some((32, 32)),
-        f16: true,
-        immediate_bytes: 256,
-        cooperative_matrix: false,
-        max_workgroups: 65_535,
-        max_invocations: 1024,
-        workgroup_memory: 48 << 10,
-        max_binding: (2 << 30) - 4,
-        max_buffer: 1 << 40,
-        max_storage_buffers: 64,
-        binding_alignment: 32,
-    }
+    Caps { cooperative_matrix: false, ..Caps::large_device() }
 }
 
 /// What is fastest, or near it, on a GPU with 132 multiprocessors and 48 KiB of workgroup memory: m, k, n,

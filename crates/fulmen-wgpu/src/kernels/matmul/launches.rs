@@ -354,6 +354,11 @@ fn check(job: &Job<'_>) -> Result<(), MatmulError> {
     bound(job, "A", area(m, k, 4))?;
     bound(job, "B", area(k, rows, shape.elem.bytes()))?;
     bound(job, "the output", area(m, n, 4))?;
+    check_bindings(job)
+}
+
+/// Refuses an epilogue with more inputs than the device binds beside A, the weights and the output.
+pub(in crate::kernels) fn check_bindings(job: &Job<'_>) -> Result<(), MatmulError> {
     let inputs = job.epilogue.source().inputs.len();
     let bindings = inputs + if let EpilogueMode::Single(_) = job.epilogue { 3 } else { 4 };
     if bindings > job.caps.max_storage_buffers as usize {
@@ -362,7 +367,8 @@ fn check(job: &Job<'_>) -> Result<(), MatmulError> {
     Ok(())
 }
 
-fn bound(job: &Job<'_>, what: &'static str, bytes: u64) -> Result<(), MatmulError> {
+/// Refuses what is larger than a binding.
+pub(in crate::kernels) fn bound(job: &Job<'_>, what: &'static str, bytes: u64) -> Result<(), MatmulError> {
     let max = job.caps.max_binding;
     if bytes > max {
         return Err(MatmulError::Binding { what, shape: job.shape, bytes, max });

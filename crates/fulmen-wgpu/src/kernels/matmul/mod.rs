@@ -24,7 +24,7 @@ pub(super) mod gemm_coop;
 mod gemm_tiled;
 mod gemv_kn;
 pub(super) mod gemv_nk;
-mod launches;
+pub(super) mod launches;
 pub(super) mod prelude;
 pub(super) mod split_k_sum;
 mod weight_type;

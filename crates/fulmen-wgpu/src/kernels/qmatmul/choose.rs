@@ -218,22 +218,6 @@ mod tests {
     use super::*;
     use fulmen_core::DType;
 
-    fn large_device() -> Caps {
-        Caps {
-            subgroups: Some((32, 32)),
-            f16: true,
-            immediate_bytes: 256,
-            cooperative_matrix: true,
-            max_workgroups: 65_535,
-            max_invocations: 1024,
-            workgroup_memory: 48 << 10,
-            max_binding: (2 << 30) - 4,
-            max_buffer: 1 << 40,
-            max_storage_buffers: 64,
-            binding_alignment: 32,
-        }
-    }
-
     #[test]
     fn rows_of_a_fill_their_tiles_and_tiles_fill_the_device() {
         for (m, n, k, tile) in [
@@ -246,7 +230,7 @@ mod tests {
             (2048, 9728, 2560, "128x128"),
         ] {
             let weight = QuantWeight { dtype: DType::Q4_K, n, k };
-            let device = Caps { cooperative_matrix: false, ..large_device() };
+            let device = Caps { cooperative_matrix: false, ..Caps::large_device() };
             let config = choose(m, weight, Activations::Q8, &device).unwrap();
             println!("m={m} {weight}: {config}");
             let QuantMatmulConfig::Int8(tiles) = config else { panic!("{config}") };
@@ -262,10 +246,10 @@ mod tests {
         let coop = |m, caps: &Caps| {
             matches!(choose(m, weight, Activations::Q8, caps), Some(QuantMatmulConfig::Coop(_)))
         };
-        assert!(coop(256, &large_device()) && coop(2048, &large_device()));
-        assert!(!coop(128, &large_device()));
-        assert!(!coop(2048, &Caps { cooperative_matrix: false, ..large_device() }));
-        assert!(!coop(2048, &Caps { workgroup_memory: 4 << 10, ..large_device() }));
+        assert!(coop(256, &Caps::large_device()) && coop(2048, &Caps::large_device()));
+        assert!(!coop(128, &Caps::large_device()));
+        assert!(!coop(2048, &Caps { cooperative_matrix: false, ..Caps::large_device() }));
+        assert!(!coop(2048, &Caps { workgroup_memory: 4 << 10, ..Caps::large_device() }));
     }
 
     #[test]
@@ -279,7 +263,7 @@ mod tests {
             (256, 1024, 2560, "64x64x64 by 32x32 slices=4"),
         ] {
             let weight = QuantWeight { dtype: DType::Q4_K, n, k };
-            let config = choose(m, weight, Activations::Q8, &large_device()).unwrap().to_string();
+            let config = choose(m, weight, Activations::Q8, &Caps::large_device()).unwrap().to_string();
             assert!(config.contains(tile), "m={m} {weight}: {config}");
         }
     }
@@ -290,7 +274,7 @@ mod tests {
             m,
             QuantWeight { dtype: DType::Q4_0, n, k: 2560 },
             Activations::Q8,
-            &large_device(),
+            &Caps::large_device(),
         ) {
             Some(QuantMatmulConfig::Gemv(rows)) => rows.lanes,
             other => panic!("{other:?}"),

@@ -38,27 +38,7 @@ var<workgroup> made: array<f32, {{32 * m}}>;
 #if q8_output
   #include "qmatmul/q8_block.wgsl"
 #endif
-#if !shuffle
-var<workgroup> partial_sums: array<f32, {{threads}}>;
-#endif
-@compute @workgroup_size({{threads}})
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-#if shuffle
-    @builtin(subgroup_invocation_id) lane_in_subgroup: u32,
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(subgroup_size) subgroup_width: u32,
-#endif
-) {
-    let group = wid.x + grid.x * (wid.y + grid.y * wid.z);
-    let thread = {{shuffle ? "subgroup * subgroup_width + lane_in_subgroup" : "local"}};
-    let lane = thread % {{lanes}}u;
-    let blocks = params.k / 32u;
-#for i in 0..m
-    let a_row{{i}} = min({{i}}u, params.m - 1u) * params.span;
-#endfor
+#include "qmatmul/gemv_main.wgsl"
 //! `count` blocks of the row of every weight of output o: all loads first.
 #macro multiply(o, weights, count)
   #for u in 0..count

@@ -24,32 +24,12 @@
   #include "qmatmul/dot_f32.wgsl"
 #endif
 #define outputs m * rows
-#if !shuffle
-var<workgroup> partial_sums: array<f32, {{threads}}>;
-#endif
-@compute @workgroup_size({{threads}})
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-#if shuffle
-    @builtin(subgroup_invocation_id) lane_in_subgroup: u32,
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(subgroup_size) subgroup_width: u32,
-#endif
-) {
-    let group = wid.x + grid.x * (wid.y + grid.y * wid.z);
+#include "qmatmul/gemv_main.wgsl"
     if (group >= params.count) { return; }
-    let thread = {{shuffle ? "subgroup * subgroup_width + lane_in_subgroup" : "local"}};
-    let lane = thread % {{lanes}}u;
     let row0 = (group * {{threads / lanes}}u + thread / {{lanes}}u) * {{rows}}u;
-    let blocks = params.k / 32u;
     let w_row = row_length();
 #for r in 0..rows
     let w_row{{r}} = min(row0 + {{r}}u, params.n - 1u) * w_row;
-#endfor
-#for i in 0..m
-    let a_row{{i}} = min({{i}}u, params.m - 1u) * params.span;
 #endfor
 #for s in 0..outputs
     var sum{{s}} = 0.0;

@@ -9,6 +9,7 @@ use super::gemv::{Activations, QuantGemv};
 use super::{QuantWeight, dequantize, quantize_q8};
 use crate::kernel::Caps;
 use crate::kernels::matmul::gemm_coop::CoopSource;
+use crate::kernels::matmul::launches::{bound, check_bindings};
 use crate::kernels::matmul::prelude::{EpilogueMode, Job};
 use crate::kernels::matmul::{
     self, CoopTile, EpilogueSource, Layout, MatmulConfig, MatmulShape, split_k_sum,
@@ -282,18 +283,5 @@ fn check(format: Format, job: &Job<'_>) -> Result<(), MatmulError> {
     bound(job, "A", area(m, k))?;
     bound(job, "W", u64::from(job.n()) * format.row_bytes(shape.k))?;
     bound(job, "the output", area(m, n))?;
-    let inputs = job.epilogue.source().inputs.len();
-    let bindings = inputs + 3;
-    if bindings > job.caps.max_storage_buffers as usize {
-        return Err(MatmulError::Inputs { inputs, bindings, max: job.caps.max_storage_buffers });
-    }
-    Ok(())
-}
-
-fn bound(job: &Job<'_>, what: &'static str, bytes: u64) -> Result<(), MatmulError> {
-    let max = job.caps.max_binding;
-    if bytes > max {
-        return Err(MatmulError::Binding { what, shape: job.shape, bytes, max });
-    }
-    Ok(())
+    check_bindings(job)
 }

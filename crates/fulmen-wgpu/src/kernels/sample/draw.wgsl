@@ -254,12 +254,9 @@ fn mass_at(bin: u32, distance: f32) -> vec2<u32> {
     return mass_of(distance);
 }
 
-// Gathers and sorts the range, which has at most one candidate per thread, into the window.
-fn gather(count: u32) {
-    if (me == 0u) { atomicStore(&taken, 0u); }
-    window[me] = vec2<u32>(0u, 0u);
-    workgroupBarrier();
-    // For each candidate of the row, {{unroll}} logits in flight per thread.
+//! Visits each candidate of the row, `unroll` logits in flight per thread. `take` says what for: `gather` it
+//! into the window, narrow the `range`, count it into `finer_bins`, or add up the `mass_above` a weight.
+#macro each_candidate(take)
     for (var i = me; i < params.n; i += {{unroll}}u * THREADS) {
 #for j in 0..unroll
         let x{{j}} = logit(i + {{j}}u * THREADS);
@@ -268,12 +265,33 @@ fn gather(count: u32) {
         {
             let c = candidate(x{{j}}, i + {{j}}u * THREADS);
             if (c.there) {
+#if take == "gather"
                 let to = atomicAdd(&taken, 1u);
                 if (to < THREADS) { window[to] = c.number; }
+#elif take == "range"
+                if (less64(large, c.number)) { large = c.number; }
+                if (less64(small, ~c.number)) { small = ~c.number; }
+#elif take == "finer_bins"
+                let bin = shifted_right(sub64(from_top, c.number), shift).x;
+                let mass = mass_at(c.bin, c.distance);
+                atomicAdd(&fine_count[bin], 1u);
+                let before = atomicAdd(&fine_low[bin], mass.x);
+                atomicAdd(&fine_high[bin], mass.y + select(0u, 1u, before + mass.x < before));
+#elif take == "mass_above"
+                if (ew_exp(-c.distance) >= least) { mass = add64(mass, mass_at(c.bin, c.distance)); }
+#endif
             }
         }
 #endfor
     }
+#endmacro
+
+// Gathers and sorts the range, which has at most one candidate per thread, into the window.
+fn gather(count: u32) {
+    if (me == 0u) { atomicStore(&taken, 0u); }
+    window[me] = vec2<u32>(0u, 0u);
+    workgroupBarrier();
+#expand each_candidate("gather")
     workgroupBarrier();
     // Bitonic sort, the largest first.
     for (var run = 2u; run <= THREADS; run *= 2u) {
@@ -310,21 +328,7 @@ fn gather(count: u32) {
 fn count_finer() -> u32 {
     var large = vec2<u32>(0u, 0u);
     var small = vec2<u32>(0u, 0u);
-    // For each candidate of the row, {{unroll}} logits in flight per thread.
-    for (var i = me; i < params.n; i += {{unroll}}u * THREADS) {
-#for j in 0..unroll
-        let x{{j}} = logit(i + {{j}}u * THREADS);
-#endfor
-#for j in 0..unroll
-        {
-            let c = candidate(x{{j}}, i + {{j}}u * THREADS);
-            if (c.there) {
-                if (less64(large, c.number)) { large = c.number; }
-                if (less64(small, ~c.number)) { small = ~c.number; }
-            }
-        }
-#endfor
-    }
+#expand each_candidate("range")
     highest = largest64(large);
     lowest = ~largest64(small);
     let span = sub64(highest, lowest);
@@ -335,24 +339,7 @@ fn count_finer() -> u32 {
     atomicStore(&fine_high[me], 0u);
     workgroupBarrier();
     let from_top = highest;
-    // For each candidate of the row, {{unroll}} logits in flight per thread.
-    for (var i = me; i < params.n; i += {{unroll}}u * THREADS) {
-#for j in 0..unroll
-        let x{{j}} = logit(i + {{j}}u * THREADS);
-#endfor
-#for j in 0..unroll
-        {
-            let c = candidate(x{{j}}, i + {{j}}u * THREADS);
-            if (c.there) {
-                let bin = shifted_right(sub64(from_top, c.number), shift).x;
-                let mass = mass_at(c.bin, c.distance);
-                atomicAdd(&fine_count[bin], 1u);
-                let before = atomicAdd(&fine_low[bin], mass.x);
-                atomicAdd(&fine_high[bin], mass.y + select(0u, 1u, before + mass.x < before));
-            }
-        }
-#endfor
-    }
+#expand each_candidate("finer_bins")
     workgroupBarrier();
     scan(atomicLoad(&fine_count[me]), fine_mass(me));
     let mass = add64(ran_mass, scan_mass[me]);
@@ -411,20 +398,7 @@ fn find(measure: u32, goal: vec2<u32>) {
 fn mass_above(least: f32) -> vec2<u32> {
     all_candidates(0u, BINS - 1u);
     var mass = vec2<u32>(0u, 0u);
-    // For each candidate of the row, {{unroll}} logits in flight per thread.
-    for (var i = me; i < params.n; i += {{unroll}}u * THREADS) {
-#for j in 0..unroll
-        let x{{j}} = logit(i + {{j}}u * THREADS);
-#endfor
-#for j in 0..unroll
-        {
-            let c = candidate(x{{j}}, i + {{j}}u * THREADS);
-            if (c.there) {
-                if (ew_exp(-c.distance) >= least) { mass = add64(mass, mass_at(c.bin, c.distance)); }
-            }
-        }
-#endfor
-    }
+#expand each_candidate("mass_above")
     scan(0u, mass);
     let result = scan_mass[THREADS - 1u];
     workgroupBarrier();

@@ -1,0 +1,11 @@
+//! The last members of `Params` in the attention kernels with the rule of the scores (`scores.wgsl`).
+#if window
+    window: u32,
+#endif
+#if scales && softcap
+    softcap: f32,
+#endif
+#if scales && temperature
+    temperature_length: u32,
+    temperature_beta: f32,
+#endif
