@@ -1,5 +1,5 @@
-// The entries of decode attention over an f16 cache with heads of 64 and 128 dims: of attention_decode.cu, and
-// with score modifiers of attention_decode_scores.cu.
+// The entries of decode attention over an f16 cache with heads of 64 and 128 dims: of attention_decode.cu,
+// and with score modifiers of attention_decode_scores.cu.
 #pragma once
 
 #include "attention_decode.cuh"
