@@ -231,7 +231,7 @@ struct Prefill {
         if (tile.rows == 0) return;
         find_sequences(args, tile, shared);
         if (tile.kv_head == 0) report_pages(args, tile, shared);
-        if (threadIdx.x >= THREADS) {
+        if (uniform_warp_index() >= THREADS / 32) {
             setmaxnreg_dec<CONSUMERS == 2 ? 40 : 32>();
             Producer(args, tile, shared, ring).run();
         } else {
@@ -326,7 +326,7 @@ struct Prefill<HEAD_DIM, CONSUMERS, SCORE_MODS>::Consumer {
     Shared& shared;
     u8* const queries;
     u8* const ring;
-    const u32 lane = threadIdx.x % 32, warpgroup = threadIdx.x / 128;
+    const u32 lane = threadIdx.x % 32, warpgroup = uniform_warp_index() / 4;
     const u32 q_row = threadIdx.x / 32 * 16 + lane / 4;
 
     float q_scale[2];

@@ -36,11 +36,11 @@ struct GemmHopper {
     const u32 tile_rows = (args.m + BLOCK_M - 1) / BLOCK_M,
               tile_columns = (args.w_rows + BLOCK_N - 1) / BLOCK_N;
     const u32 tiles = tile_rows * tile_columns, steps = args.k_panels * args.passes;
-    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const u32 warp, lane = threadIdx.x % 32;
     PipelineState pipeline;
 
     DEVICE GemmHopper(const GemmArgs& args, SharedAddress ring, SharedAddress full, SharedAddress empty)
-        : args(args), ring(ring), full(full), empty(empty) {}
+        : args(args), ring(ring), full(full), empty(empty), warp(uniform_warp_index()) {}
 
     DEVICE TileCoord tile_of(u32 index) const {
         return tile_at<2048 / BLOCK_M>(index, tile_rows, tile_columns);
@@ -122,7 +122,7 @@ struct GemmHopper {
         __syncthreads();
         pdl_wait();
         GemmHopper gemm(args, ring, full, empty);
-        const u32 warpgroup = threadIdx.x / 128;
+        const u32 warpgroup = gemm.warp / 4;
         if (warpgroup == CONSUMERS) {
             setmaxnreg_dec<40>();
             if (threadIdx.x % 128 == 0) gemm.produce();

@@ -315,9 +315,10 @@ struct MixedInputGemm : MixedInputMainloop<F, N> {
             mbarrier_init(w_full + 8 * threadIdx.x, F::ALIGNED ? 1 : 32);
         fence_mbarrier_init();
         __syncthreads();
-        const MixedInputGemm gemm{{args, x_ring, x_full, x_empty, threadIdx.x / 32, threadIdx.x % 32}};
+        const u32 warp = uniform_warp_index();
+        const MixedInputGemm gemm{{args, x_ring, x_full, x_empty, warp, threadIdx.x % 32}};
         constexpr bool PRODUCER_WARPGROUP = N > PRODUCER_WARP_ROWS;
-        if (threadIdx.x / 32 >= CONSUMER_WARPS) {
+        if (warp >= CONSUMER_WARPS) {
             if (PRODUCER_WARPGROUP) setmaxnreg_dec<40>();
             if (threadIdx.x == 32 * CONSUMER_WARPS) gemm.produce_x();
         } else {

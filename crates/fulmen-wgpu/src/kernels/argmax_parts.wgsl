@@ -1,5 +1,5 @@
-//! Entry of the kernels that look for the largest element of each part of a row, one workgroup per part: each
-//! thread scans every `threads`-th element, then the workgroup reduces its threads.
+//! Entry of the reductions that look for the largest element of each part of a row, one workgroup per part:
+//! each thread scans every `threads`-th element, then the workgroup reduces its threads.
 //!
 //! The including file says what an element is, `key_at(at, i)` of element `i` of its row, and where the
 //! result goes, `put(number, best)`; `begin_part(row, part, thread)` runs before.

@@ -1,4 +1,5 @@
-//! The last members of `Params` in the attention kernels with the rule of the scores (`scores.wgsl`).
+//! The last members of `Params` in the attention kernels, tiled or not, with the rule of the scores
+//! (`scores.wgsl`).
 #if window
     window: u32,
 #endif
