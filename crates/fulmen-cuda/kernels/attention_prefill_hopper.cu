@@ -31,6 +31,7 @@
 #include "ptx/barrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "uniform_warp.cuh"
 
 // A sequence that batch rows of the tile belong to: the longest and shortest causal length of its rows, and
 // their number. Aligned so that it is read as one word, apart from what other warps write.

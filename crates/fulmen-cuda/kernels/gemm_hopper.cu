@@ -21,6 +21,7 @@
 #include "ptx/barrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "uniform_warp.cuh"
 
 constexpr u32 CONSUMERS = 2, CONSUMER_WARPS = 4 * CONSUMERS, THREADS = (CONSUMERS + 1) * 128;
 

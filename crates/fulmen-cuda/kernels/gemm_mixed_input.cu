@@ -49,14 +49,15 @@
 // Performance
 //   Bound by the bytes of W up to about 100 rows, by tensor cores above. H200, Qwen3-4B Q4_K_M: the matmuls
 //   of a layer take 67 us for 64 rows, 88 for 128 and 150 for 256, with the reductions, which is 26, 39 and
-//   46 % of the bound. What is lost is latency: start-up, loading x and the reduction
-//   (docs/lab/cuda-decode.md).
+//   46 % of the bound. What is lost: dequantization and wgmma do not overlap, start-up, the
+//   reduction (docs/lab/cuda-decode.md).
 #include "gemm_mixed_input.cuh"
 #include "gemm_mixed_input_formats.cuh"
 #include "pipeline.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/wgmma.cuh"
+#include "uniform_warp.cuh"
 
 constexpr u32 at_most(u32 value, u32 most) { return value < most ? value : most; }
 

@@ -25,11 +25,6 @@ DEVICE void bar_arrive(u32 threads) {
     asm volatile("bar.arrive %0, %1;" ::"n"(ID), "r"(threads) : "memory");
 }
 
-// The calling warp's number in its block, by a whole warp. A shuffle tells the compiler that it is the same in
-// all lanes: a branch on it does not diverge, so what the branch computes alike in all lanes (descriptors of
-// wgmma, addresses of mbarriers) stays in uniform registers.
-DEVICE u32 uniform_warp_index() { return __shfl_sync(FULL_WARP, threadIdx.x / 32, 0); }
-
 // True in one lane of a converged warp, always the same one. The compiler knows that, so TMA issue takes few
 // instructions.
 DEVICE bool elect_one() {
