@@ -32,6 +32,10 @@ pub struct EngineOptions {
     /// The largest number of prefill rows beside decode rows; 0 for a fifth of `max_rows`, or for four times
     /// the decode rows if that is more.
     pub prefill_rows: u32,
+    /// The largest number of rows of a step that give log-probabilities of prompt tokens, beside a row with
+    /// results for each sequence; 0 for 32, or in batch-invariant mode for a page. Each takes memory for some
+    /// rows of logits.
+    pub prompt_outputs: u32,
     /// Whether pages are kept for prompts with the same beginning, and with them recurrent states of models
     /// that have some.
     pub prefix_cache: bool,
@@ -61,6 +65,7 @@ impl Default for EngineOptions {
             cache: DType::F16,
             max_rows: 0,
             prefill_rows: 0,
+            prompt_outputs: 0,
             prefix_cache: true,
             state_memory: 0,
             host_memory: 0,
@@ -88,6 +93,9 @@ const PREFILL_ROWS_PER_DECODE_ROW: u32 = 4;
 /// A tenant's next request is ranked this much later for each that it has in the queue or running, so that
 /// one with a hundred of them does not keep others waiting. Requests of one tenant keep their order.
 const TENANT_SPACING: Duration = Duration::from_millis(100);
+
+/// Rows of a step that give log-probabilities of prompt tokens, unless asked otherwise.
+const PROMPT_OUTPUTS: u32 = 32;
 
 /// The least and the most recurrent states that are kept unless asked otherwise.
 const KEPT_STATES: (u64, u64) = (4, 64);
@@ -139,6 +147,7 @@ impl EngineOptions {
             max_sequences: self.max_sequences,
             buckets: buckets(max_rows),
             prefill_rows,
+            prompt_outputs: self.prompt_outputs(),
             prefill_rows_per_decode_row: if self.prefill_rows == 0 { PREFILL_ROWS_PER_DECODE_ROW } else { 0 },
             queue_limit: self.queue_limit,
             tenant_spacing: TENANT_SPACING,
@@ -243,6 +252,17 @@ impl EngineOptions {
         (max_rows, prefill_rows)
     }
 
+    /// The most rows of a step with log-probabilities of prompt tokens.
+    fn prompt_outputs(&self) -> u32 {
+        let asked = if self.prompt_outputs == 0 { PROMPT_OUTPUTS } else { self.prompt_outputs };
+        if self.batch_invariant { asked.max(fulmen_core::KV_PAGE) } else { asked }
+    }
+
+    /// The most rows of a step with results, of `max_rows`.
+    fn max_outputs(&self, max_rows: u32) -> u32 {
+        self.max_sequences.saturating_add(self.prompt_outputs()).min(max_rows)
+    }
+
     /// KV pages that were asked for, or that all sequences need.
     fn wanted_pages(&self, pool: &KvPool, context: u32) -> u32 {
         match (self.pages, self.memory) {
@@ -267,7 +287,7 @@ impl EngineOptions {
     ) -> Result<u64, ModelError> {
         let slots = Slots::new(config, self.max_sequences);
         let spec = graph_spec(self.cache, slots, context, [1, 1]);
-        let outputs = self.max_sequences.min(max_rows);
+        let outputs = self.max_outputs(max_rows);
         let (arena, rows) = Programs::memory(plan, (stage, &spec), max_rows, outputs)?;
         let edits = EditBuffers::bytes(outputs.next_power_of_two(), config.vocabulary).iter().sum::<usize>();
         // The page table is smaller than the history.

@@ -8,7 +8,7 @@ use super::options::Slots;
 use super::programs::ProgramKey;
 use super::row_block::RowArrays;
 use super::sampling::SlotSampling;
-use crate::step::{NO_SLOT, StepPlan};
+use crate::step::{NO_SLOT, NextToken, StepPlan};
 
 /// The arrays of a step for a program of `key`. `states` are the pages of the recurrent states of slots.
 pub(super) fn row_arrays(
@@ -32,12 +32,22 @@ pub(super) fn row_arrays(
         work: work_list(plan, key.chunks)?,
         ..RowArrays::default()
     };
-    let outputs = plan.logits.iter().filter_map(|logits| Some((plan.rows.get(logits.row)?, logits.row)));
-    for (row, number) in outputs {
-        let sampling = &sampling[row.slot as usize];
-        arrays.output_rows.push(number);
-        arrays.output_positions.push(row.position);
-        arrays.output_slots.push(row.slot);
+    let outputs = plan.logits.iter().filter_map(|logits| Some((plan.rows.get(logits.row)?, logits)));
+    let greedy = SlotSampling::default();
+    for (row, logits) in outputs {
+        arrays.output_rows.push(logits.row);
+        // The drawn token becomes that of the next position. A known one is there: what its row draws goes to
+        // a slot of inactive rows, as that of outputs that nobody wants.
+        let sampling = match logits.next {
+            NextToken::Sample => &sampling[row.slot as usize],
+            NextToken::Known(_) => &greedy,
+        };
+        let (slot, position) = match logits.next {
+            NextToken::Sample => (row.slot, row.position),
+            NextToken::Known(_) => (slots.sequences, 0),
+        };
+        arrays.output_positions.push(position);
+        arrays.output_slots.push(slot);
         arrays.sampling.push(sampling.state(row.position));
         arrays.penalties.push(sampling.penalties());
     }

@@ -80,7 +80,7 @@ fn run<B: Backend + Send + 'static>(model: &Model, backends: &[Failing<B>]) -> O
             match event {
                 Event::Token(sampled) => answer.0.push(sampled.token),
                 Event::Finished { .. } => answer.1 = true,
-                Event::Failed(_) => {}
+                Event::Prompt(_) | Event::Failed(_) => {}
             }
         }
         if progress != Progress::Busy {
