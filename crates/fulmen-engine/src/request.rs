@@ -91,9 +91,10 @@ pub struct Request {
     /// How many of the most likely tokens are wanted with their log-probabilities at each position; `None`
     /// for no log-probabilities.
     pub logprobs: Option<u8>,
-    /// The same for the tokens of the prompt: [`Event::Prompt`] brings them before the first token. Their rows
-    /// run in shorter chunks ([`SchedulerConfig::prompt_outputs`](crate::SchedulerConfig::prompt_outputs)), and
-    /// no cached prefix replaces them.
+    /// The same for the tokens of the prompt: [`Event::Prompt`] brings them before the first token. Their
+    /// rows run in shorter chunks
+    /// ([`SchedulerConfig::prompt_outputs`](crate::SchedulerConfig::prompt_outputs)), and no cached prefix
+    /// replaces them.
     pub prompt_logprobs: Option<u8>,
     /// Whether each token comes with the hidden state, after the final norm, that it was sampled from. That
     /// of the first token is an embedding of the prompt.
