@@ -33,7 +33,17 @@ pub(crate) fn small_file(recipe: &str) -> GgufFile {
 
 /// A small model with recurrent states, with random weights.
 pub(crate) fn hybrid_model(preset: &str, recipe: &str, device: Device) -> Model {
-    let shape = ModelShape { layers: 4, ..ModelShape::preset(preset).unwrap() };
+    preset_model((preset, 4), recipe, device)
+}
+
+/// A small model with experts, with random weights.
+pub(crate) fn expert_model(preset: &str, recipe: &str, device: Device) -> Model {
+    preset_model((preset, 2), recipe, device)
+}
+
+/// A model of a preset, but with so many layers, with random weights.
+fn preset_model((preset, layers): (&str, usize), recipe: &str, device: Device) -> Model {
+    let shape = ModelShape { layers, ..ModelShape::preset(preset).unwrap() };
     let file = Synth::new(shape, recipe.parse().unwrap(), 5).file().unwrap();
     Model::from_source(Arc::new(file), device, LoadOptions::default()).unwrap()
 }
