@@ -100,7 +100,7 @@ impl ModelDevice {
     ) -> Result<ModelDevice, ModelError> {
         let (slots, context, vocabulary) = (config.max_sequences, config.context, config.vocabulary);
         let (group, states) = groups(model.config(), config)?;
-        let slots = Slots::new(model.config(), slots);
+        let slots = Slots::new(slots);
         let spec = graph_spec(options.cache, slots, context, [group.pages, states.pages]);
         let modes = ProgramModes { eager: options.eager, batch_invariant: config.batch_invariant };
         let (max_rows, max_outputs) = (config.max_rows(), config.max_outputs());

@@ -168,7 +168,7 @@ impl EngineOptions {
                 rank.with_stage(number, |device| [device.available_bytes(), device.largest_state()]);
             let widest = config.recurrent_states(stage).into_iter().map(|(_, values)| 4 * u64::from(values));
             let states = largest.zip(widest.max()).map_or(u64::MAX, |(largest, widest)| largest / widest);
-            let own = Slots::new(config, self.max_sequences).all();
+            let own = Slots::new(self.max_sequences).states();
             let fitting = u32::try_from(states.saturating_sub(own.into())).unwrap_or(u32::MAX);
             self.kept_states(config, stage, available).min(fitting)
         });
@@ -285,14 +285,14 @@ impl EngineOptions {
         max_rows: u32,
         kept: u32,
     ) -> Result<u64, ModelError> {
-        let slots = Slots::new(config, self.max_sequences);
+        let slots = Slots::new(self.max_sequences);
         let spec = graph_spec(self.cache, slots, context, [1, 1]);
         let outputs = self.max_outputs(max_rows);
         let (arena, rows) = Programs::memory(plan, (stage, &spec), max_rows, outputs)?;
         let edits = EditBuffers::bytes(outputs.next_power_of_two(), config.vocabulary).iter().sum::<usize>();
         // The page table is smaller than the history.
         let history = 4 * slots.all() as usize * context as usize;
-        let states = config.state_bytes(stage).saturating_mul(slots.all().saturating_add(kept).into());
+        let states = config.state_bytes(stage).saturating_mul(slots.states().saturating_add(kept).into());
         Ok(((arena + rows + edits + 2 * history) as u64).saturating_add(states))
     }
 
@@ -331,10 +331,14 @@ pub(super) struct Slots {
 
 impl Slots {
     /// A decode step has at most a fifth of inactive rows, each with a slot of its own: attention is slow
-    /// where many rows are of one sequence. Recurrent states are large, and inactive rows share one.
-    pub(super) fn new(config: &Config, sequences: u32) -> Slots {
-        let inactive = if config.delta_net.is_some() { 1 } else { sequences / 4 + 1 };
-        Slots { sequences, inactive }
+    /// where many rows are of one sequence.
+    pub(super) fn new(sequences: u32) -> Slots {
+        Slots { sequences, inactive: sequences / 4 + 1 }
+    }
+
+    /// Recurrent states of all slots: they are large, and inactive rows share one.
+    pub(super) fn states(self) -> u32 {
+        self.sequences.saturating_add(1)
     }
 
     pub(super) fn all(self) -> u32 {
@@ -401,6 +405,20 @@ pub(super) fn buckets(max_rows: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn inactive_rows_of_a_decode_step_have_slots_of_their_own() {
+        for sequences in [1, 2, 16, 33, 64, 129, 256] {
+            let (slots, buckets) = (Slots::new(sequences), buckets(2048));
+            for rows in 1..=sequences {
+                let bucket = buckets.iter().find(|&&bucket| bucket >= rows).unwrap();
+                let places = (0..bucket - rows).map(|number| slots.of_inactive(number));
+                let distinct: std::collections::HashSet<u32> = places.clone().map(|(slot, _)| slot).collect();
+                assert_eq!(distinct.len() as u32, bucket - rows, "{rows} rows of {sequences} sequences");
+                assert!(places.into_iter().all(|(slot, position)| slot < slots.all() && position == 0));
+            }
+        }
+    }
 
     #[test]
     fn buckets_waste_at_most_a_fifth_of_their_rows() {
