@@ -190,6 +190,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     u32 row = args.rows.first(blockIdx.y);
     if (row == NO_ROW) {
         pdl_wait();
+        const u64 at = (u64)blockIdx.y * args.heads.n_v_heads + heads.value;
+        if (args.rows.inactive(blockIdx.y)) write_head(args, at * d, column, 0.0f, sums, results);
         return;
     }
     const u32 sequence = args.rows.sequence(row);

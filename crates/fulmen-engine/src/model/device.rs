@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fulmen_core::{BackendError, ReadTicket};
+use fulmen_core::{BackendError, NO_STATE, ReadTicket};
 use fulmen_model::ModelError;
 use fulmen_model::arch::Config;
 
@@ -55,7 +55,8 @@ pub struct ModelDevice {
     /// One for each stage of the model's placement.
     stages: Vec<DeviceStage>,
     sampling: Vec<SlotSampling>,
-    /// The pages of the slots' recurrent states, and what they hold, if the model has some.
+    /// The pages of the slots' recurrent states, [`NO_STATE`] of inactive rows, and what they hold, if the
+    /// model has some.
     state_of_slot: Vec<u32>,
     states: Option<StatePositions>,
     pub(super) pending: VecDeque<Pending>,
@@ -115,8 +116,7 @@ impl ModelDevice {
             max_outputs,
             stages: stages.map(|stage| DeviceStage::new(model, stage, spec, sizes, modes)).collect(),
             sampling: vec![SlotSampling::default(); slots.sequences as usize],
-            // The last page is that of inactive rows.
-            state_of_slot: vec![states.pages; slots.all() as usize],
+            state_of_slot: vec![NO_STATE; slots.all() as usize],
             states: model.config().delta_net.map(|_| StatePositions::new(slots.sequences, states)),
             pending: VecDeque::new(),
             launches: 0,

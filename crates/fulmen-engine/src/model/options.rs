@@ -168,7 +168,7 @@ impl EngineOptions {
                 rank.with_stage(number, |device| [device.available_bytes(), device.largest_state()]);
             let widest = config.recurrent_states(stage).into_iter().map(|(_, values)| 4 * u64::from(values));
             let states = largest.zip(widest.max()).map_or(u64::MAX, |(largest, widest)| largest / widest);
-            let own = Slots::new(self.max_sequences).states();
+            let own = self.max_sequences;
             let fitting = u32::try_from(states.saturating_sub(own.into())).unwrap_or(u32::MAX);
             self.kept_states(config, stage, available).min(fitting)
         });
@@ -292,7 +292,7 @@ impl EngineOptions {
         let edits = EditBuffers::bytes(outputs.next_power_of_two(), config.vocabulary).iter().sum::<usize>();
         // The page table is smaller than the history.
         let history = 4 * slots.all() as usize * context as usize;
-        let states = config.state_bytes(stage).saturating_mul(slots.states().saturating_add(kept).into());
+        let states = config.state_bytes(stage).saturating_mul(slots.sequences.saturating_add(kept).into());
         Ok(((arena + rows + edits + 2 * history) as u64).saturating_add(states))
     }
 
@@ -336,11 +336,6 @@ impl Slots {
         Slots { sequences, inactive: sequences / 4 + 1 }
     }
 
-    /// Recurrent states of all slots: they are large, and inactive rows share one.
-    pub(super) fn states(self) -> u32 {
-        self.sequences.saturating_add(1)
-    }
-
     pub(super) fn all(self) -> u32 {
         self.sequences.saturating_add(self.inactive)
     }
@@ -359,9 +354,9 @@ pub(super) fn graph_spec(cache: DType, slots: Slots, context: u32, [pages, state
         cache,
         sequences: slots.all(),
         capacity: context,
-        // The last pages are those of inactive rows.
+        // The last page is that of inactive rows, which have no recurrent state.
         pages: pages.saturating_add(1),
-        states: states.saturating_add(1),
+        states,
         stage: None,
     }
 }
