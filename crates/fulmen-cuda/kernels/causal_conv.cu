@@ -30,7 +30,10 @@ DEVICE void causal_conv(const CausalConvArgs& args) {
     const u32 channel = blockIdx.x * blockDim.x + threadIdx.x;
     if (channel >= args.channels) return;
     u32 row = args.rows.first(blockIdx.y);
-    if (row == NO_ROW) return;
+    if (row == NO_ROW) {
+        if (args.rows.inactive(blockIdx.y)) args.y[(u64)blockIdx.y * args.channels + channel] = 0.0f;
+        return;
+    }
     float* slot = args.state + (u64)args.rows.sequence(row) * (TAPS - 1) * args.channels + channel;
     float weight[TAPS], window[TAPS];
 #pragma unroll

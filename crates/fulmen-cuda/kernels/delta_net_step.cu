@@ -129,6 +129,11 @@ struct Channel {
         return y;
     }
 
+    // The output of an inactive row is 0.
+    DEVICE void clear(const DeltaNetStepArgs& args, u32 row) const {
+        if (writes && args.conv_out) args.conv_out[(u64)row * channels(args) + index] = 0.0f;
+    }
+
     DEVICE void store(const DeltaNetStepArgs& args, u32 sequence) const {
         if (!writes) return;
         float* to = slot(args, sequence);
@@ -190,6 +195,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     u32 row = args.rows.first(blockIdx.y);
     if (row == NO_ROW) {
         pdl_wait();
+        const u64 at = (u64)blockIdx.y * args.heads.n_v_heads + heads.value;
+        if (args.rows.inactive(blockIdx.y)) {
+            Channel(args, heads).clear(args, blockIdx.y);
+            write_head(args, at * d, column, 0.0f, sums, results);
+        }
         return;
     }
     const u32 sequence = args.rows.sequence(row);

@@ -63,7 +63,11 @@ DEVICE void gated_delta_rule(const GatedDeltaRuleArgs& args) {
     const bool inside = column < d;
     // The same for all threads of the block.
     u32 row = args.rows.first(blockIdx.y);
-    if (row == NO_ROW) return;
+    if (row == NO_ROW) {
+        const u64 at = (u64)blockIdx.y * args.heads.n_v_heads + head;
+        if (inside && part == 0 && args.rows.inactive(blockIdx.y)) args.y[at * d + column] = 0.0f;
+        return;
+    }
     float* slot = args.state + ((u64)args.rows.sequence(row) * args.heads.n_v_heads + head) * d * d + column;
     float state[STEPS];
 #pragma unroll

@@ -4,6 +4,7 @@
 #include "common.cuh"
 
 constexpr u32 NO_ROW = 0xFFFFFFFFu;
+constexpr u32 NO_STATE = 0xFFFFFFFFu;  // the sequence number of an inactive row, whose output is 0
 
 // Positions and sequence numbers of the rows, and the slots of their states. Mirrored by `StateRows` in
 // src/kernels/recurrent.rs.
@@ -16,11 +17,14 @@ struct StateRows {
 
     DEVICE u32 sequence(u32 row) const { return sequences ? sequences[row] : 0; }
 
+    DEVICE bool inactive(u32 row) const { return sequence(row) == NO_STATE; }
+
     // `row`, if it is the first one of its sequence. Rows of a sequence mostly follow each other, so the
     // search goes backward. Without sequences the grid has one row (`starts` in recurrent.rs), so row is 0.
     DEVICE u32 first(u32 row) const {
         if (!sequences) return row;
         const u32 number = sequences[row];
+        if (number == NO_STATE) return NO_ROW;
         if (number >= n_seqs) {
             report(fault, FAULT_SEQUENCE, row, number, n_seqs);
             return NO_ROW;

@@ -183,10 +183,10 @@ impl KernelDispatch for CudaDispatcher {
         BACKEND
     }
 
-    /// The kernels of experts, and of the delta rule of a single sequence, depend on the number of rows.
+    /// Experts run pair by pair then (`experts.rs`). The kernels of the delta rule of a single sequence
+    /// depend on the number of rows.
     fn batch_invariant(&self, call: &OpCall) -> bool {
         match call {
-            OpCall::ExpertGateUp(_) | OpCall::ExpertDown(_) => false,
             OpCall::GatedDeltaRule(call) => !kernels::gated_delta_chunks::takes(self.queue.caps(), call),
             _ => true,
         }

@@ -442,9 +442,9 @@ fn a_cache_that_may_still_be_written_is_not_stored_to_by_the_attention() {
 
 /// The matmul and attention kernels of a batch-invariant step, without repetitions, with all that decides the
 /// order of sums: blocks, clusters and shared memory; not the rows of the grid.
-fn batch_invariant_kernels(caps: Caps, m: u32) -> Vec<String> {
+fn batch_invariant_kernels(caps: Caps, graph: LogicalGraph) -> Vec<String> {
     let mut device = Recording { queue: Queue::recording(caps), allocated: 0 };
-    let mut program = program(qwen3_step(m, 2, true).unwrap(), true);
+    let mut program = program(graph, true);
     program.plan(&mut device).unwrap();
     program.run(&mut device).unwrap();
     assert!(program.planned_calls().iter().all(|planned| planned.inputs.is_empty()));
@@ -456,7 +456,8 @@ fn batch_invariant_kernels(caps: Caps, m: u32) -> Vec<String> {
             true => grid,
             false => "any",
         };
-        let counts = entry.contains("gemm") || entry.contains("matmul") || entry.contains("attention");
+        let names = ["gemm", "matmul", "attention", "expert", "route"];
+        let counts = names.iter().any(|name| entry.contains(name));
         counts.then(|| format!("{entry} {blocks} {rest}"))
     });
     let mut kernels: Vec<String> = matmuls.collect();
@@ -468,11 +469,26 @@ fn batch_invariant_kernels(caps: Caps, m: u32) -> Vec<String> {
 #[test]
 fn batch_invariant_steps_have_the_same_kernels_for_any_number_of_rows() {
     for (caps, matmul) in [(H200, "gemm_small_m_q4_k_rows16"), (RTX_3090, "matmul_generic_q4_k_tile")] {
-        let one = batch_invariant_kernels(caps, 1);
+        let step = |m| batch_invariant_kernels(caps, qwen3_step(m, 2, true).unwrap());
+        let one = step(1);
         let has = |name: &str| one.iter().any(|kernel| kernel.starts_with(name));
         assert!(has(matmul) && has("attention_decode_128_mixed") && has("attention_prefill"), "{one:?}");
         for m in [2, 8, 9, 16, 17, 100, 300, 700] {
-            assert_eq!(batch_invariant_kernels(caps, m), one, "{m} rows");
+            assert_eq!(step(m), one, "{m} rows");
+        }
+    }
+}
+
+#[test]
+fn batch_invariant_experts_have_the_same_kernels_for_any_number_of_rows() {
+    for caps in [H200, RTX_3090] {
+        let experts = |m| batch_invariant_kernels(caps, qwen3moe(m).unwrap());
+        let one = experts(1);
+        for name in ["route_", "expert_generic_q4_k", "expert_generic_q6_k", "expert_sum"] {
+            assert!(one.iter().any(|kernel| kernel.starts_with(name)), "{name}: {one:?}");
+        }
+        for m in [2, 8, 9, 16, 17, 32, 33, 100, 300, 700, 9000] {
+            assert_eq!(experts(m), one, "{m} rows");
         }
     }
 }

@@ -302,7 +302,7 @@ impl Worker {
         for (id, event) in events {
             let Some(route) = self.routes.get_mut(id).filter(|route| !route.told_cached) else { continue };
             let tokens = match event {
-                Event::Token(_) => self.driver.scheduler().cached_tokens(*id),
+                Event::Prompt(_) | Event::Token(_) => self.driver.scheduler().cached_tokens(*id),
                 Event::Finished { usage, .. } => Some(usage.cached_tokens),
                 Event::Failed(_) => None,
             };

@@ -12,7 +12,7 @@ use crate::error::{DeviceLost, LaunchError};
 use crate::pages::{GroupKind, PageId, Transfer};
 use crate::request::{Request, Stop};
 use crate::scheduler::SchedulerConfig;
-use crate::step::{LogitsRow, RowFault, RowToken, Sampled, StepOutput, StepPlan, TokenMask};
+use crate::step::{LogitsRow, NextToken, RowFault, RowToken, Sampled, StepOutput, StepPlan, TokenMask};
 
 /// The seed of a request, as its [`SamplingParams`](crate::SamplingParams). Without it the seed is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +41,11 @@ fn mix(hash: u64, value: u64) -> u64 {
 fn mix_cell(hash: u64, cell: Cell) -> u64 {
     let pair = u64::from(cell.token) << 32 | u64::from(cell.position);
     mix(hash, pair.wrapping_mul(2) + u64::from(cell.decoded))
+}
+
+/// The log-probability of a token after a row that sees what the hash says.
+fn logprob(hash: u64, token: u32) -> f32 {
+    (mix(hash, u64::from(token)) % 4096) as f32 / -256.0
 }
 
 /// What the mock computes.
@@ -78,14 +83,7 @@ impl MockModel {
         let mut cells: Vec<Cell> = prompt.iter().enumerate().map(|(at, &token)| cell(at, token)).collect();
         let mut generated = Vec::new();
         while cells.len() < len {
-            let hashes = self.kinds.iter().map(|kind| match *kind {
-                GroupKind::Window { positions } => {
-                    let seen = cells.len().saturating_sub(positions as usize);
-                    cells[seen..].iter().fold(0, |hash, &cell| mix_cell(hash, cell))
-                }
-                _ => cells.iter().fold(0, |hash, &cell| mix_cell(hash, cell)),
-            });
-            let token = self.draw(hashes.fold(seed, mix), mask(&generated).as_ref());
+            let token = self.draw(self.hash(&cells, seed), mask(&generated).as_ref());
             cells.push(cell(cells.len(), token));
             generated.push(token);
             if stop.matches(&generated) {
@@ -93,6 +91,30 @@ impl MockModel {
             }
         }
         generated
+    }
+
+    /// The tokens of a prompt with their log-probabilities, but for the first, in a request that runs alone.
+    pub fn prompt_logprobs(&self, prompt: &[u32], seed: u64) -> Vec<Sampled> {
+        let cell = |(position, &token)| Cell { token, position, decoded: false };
+        let cells: Vec<Cell> = (0..).zip(prompt).map(cell).collect();
+        let score = |(at, &token): (usize, &u32)| {
+            let before = cells.get(..at).filter(|before| !before.is_empty());
+            let logprob = before.map(|before| logprob(self.hash(before, seed), token));
+            Sampled { logprob, ..Sampled::token(token) }
+        };
+        prompt.iter().enumerate().map(score).collect()
+    }
+
+    /// A hash of all that the last of these rows sees in all groups.
+    fn hash(&self, cells: &[Cell], seed: u64) -> u64 {
+        let hashes = self.kinds.iter().map(|kind| {
+            let seen = match *kind {
+                GroupKind::Window { positions } => cells.len().saturating_sub(positions as usize),
+                _ => 0,
+            };
+            cells[seen..].iter().fold(0, |hash, &cell| mix_cell(hash, cell))
+        });
+        hashes.fold(seed, mix)
     }
 
     /// The tokens of an unconstrained request that runs alone on a device with `context` positions.
@@ -119,7 +141,7 @@ pub struct MockFaults {
     pub lost_at: Option<u64>,
     /// A step with more rows is out of memory.
     pub max_rows: Option<u32>,
-    /// The sampled row with this number fails, counted from 0.
+    /// The row with results that has this number fails, counted from 0.
     pub row: Option<u64>,
     /// This launch panics.
     pub panic_at: Option<u64>,
@@ -259,10 +281,15 @@ impl MockDevice {
 
     fn sample(&mut self, plan: &StepPlan, logits: &LogitsRow, output: &mut StepOutput) {
         let Some(row) = plan.rows.get(logits.row) else { return };
-        let token = self.model.draw(self.attend(row.slot, row.position), logits.mask.as_ref());
-        if logits.sample {
-            self.slots[row.slot as usize].last = Some(token);
-        }
+        let hash = self.attend(row.slot, row.position);
+        let token = match logits.next {
+            NextToken::Known(token) => token,
+            NextToken::Sample => {
+                let token = self.model.draw(hash, logits.mask.as_ref());
+                self.slots[row.slot as usize].last = Some(token);
+                token
+            }
+        };
         if self.faults.row == Some(self.sampled) {
             output.faults.push(RowFault { row: logits.row, reason: "a logit is NaN".to_owned() });
             // Whoever uses what this row has written gets other tokens.
@@ -271,7 +298,8 @@ impl MockDevice {
         self.sampled += 1;
         // One value, which depends on all that the row sees, as the token does.
         let hidden = if logits.hidden { vec![token as f32] } else { Vec::new() };
-        output.sampled.push(Sampled { hidden, ..Sampled::token(token) });
+        let logprob = logits.logprobs.map(|_| logprob(hash, token));
+        output.sampled.push(Sampled { hidden, logprob, ..Sampled::token(token) });
     }
 
     /// Rows run one after the other, so that a row does not see the ones behind it.

@@ -91,6 +91,11 @@ pub struct Request {
     /// How many of the most likely tokens are wanted with their log-probabilities at each position; `None`
     /// for no log-probabilities.
     pub logprobs: Option<u8>,
+    /// The same for the tokens of the prompt: [`Event::Prompt`] brings them before the first token. Their
+    /// rows run in shorter chunks
+    /// ([`SchedulerConfig::prompt_outputs`](crate::SchedulerConfig::prompt_outputs)), and no cached prefix
+    /// replaces them.
+    pub prompt_logprobs: Option<u8>,
     /// Whether each token comes with the hidden state, after the final norm, that it was sampled from. That
     /// of the first token is an embedding of the prompt.
     pub hidden: bool,
@@ -115,6 +120,7 @@ impl Request {
             tenant: Arc::default(),
             sampling: SamplingParams::default(),
             logprobs: None,
+            prompt_logprobs: None,
             hidden: false,
             stop: Stop::default(),
             constraint: None,
@@ -161,6 +167,8 @@ pub struct Usage {
 /// An answer to a request. `Finished` or `Failed` is the last one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// The tokens of the prompt with their log-probabilities, if they are wanted. The first token has none.
+    Prompt(Vec<Sampled>),
     /// The next token.
     Token(Sampled),
     /// The request is finished.
@@ -177,6 +185,6 @@ pub enum Event {
 impl Event {
     /// Whether no event follows.
     pub fn is_last(&self) -> bool {
-        !matches!(self, Event::Token(_))
+        matches!(self, Event::Finished { .. } | Event::Failed(_))
     }
 }

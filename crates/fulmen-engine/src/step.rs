@@ -94,19 +94,29 @@ impl Rows {
     }
 }
 
-/// A row whose logits are wanted. Several rows of one sequence may be.
+/// The token after a row whose logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextToken {
+    /// It is sampled from the logits, and becomes the token at the next position of the row's slot.
+    Sample,
+    /// It is this one. Nothing is sampled, and the slot does not change: the row gives this token's
+    /// log-probability.
+    Known(u32),
+}
+
+/// A row whose logits are wanted. Several rows of one sequence may be, each with results of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogitsRow {
     /// The index of the row.
     pub row: u32,
-    /// Whether a token is to be sampled; it becomes the last token of the row's slot.
-    pub sample: bool,
+    /// The token that the results are of.
+    pub next: NextToken,
     /// How many of the most likely tokens are wanted with their log-probabilities; `None` for no
     /// log-probability at all.
     pub logprobs: Option<u8>,
     /// Whether the hidden state after the final norm is wanted.
     pub hidden: bool,
-    /// The tokens that may be sampled; `None` for all.
+    /// The tokens that may be sampled; `None` for all. Not for a known token.
     pub mask: Option<TokenMask>,
 }
 
@@ -189,7 +199,7 @@ pub struct StepPlan {
     pub logits: Vec<LogitsRow>,
 }
 
-/// A sampled token.
+/// A token that was sampled, or that was known before, with what its row has given beside it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
     /// The token.
@@ -198,7 +208,7 @@ pub struct Sampled {
     pub logprob: Option<f32>,
     /// The most likely tokens with their log-probabilities, if wanted.
     pub top: Vec<(u32, f32)>,
-    /// The hidden state, after the final norm, that it was sampled from, if wanted; else empty.
+    /// The hidden state, after the final norm, of the row before it, if wanted; else empty.
     pub hidden: Vec<f32>,
 }
 
@@ -221,7 +231,8 @@ pub struct RowFault {
 /// The results of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutput {
-    /// A token for each entry of [`StepPlan::logits`]. The token of a row in `faults` is not looked at.
+    /// A token for each entry of [`StepPlan::logits`]: what was sampled, or the known one. The token of a row
+    /// in `faults` is not looked at.
     pub sampled: Vec<Sampled>,
     /// Rows that failed.
     pub faults: Vec<RowFault>,

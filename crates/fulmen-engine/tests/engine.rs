@@ -49,7 +49,7 @@ fn collect(handle: impl Iterator<Item = Event>) -> (Vec<u32>, Option<RequestErro
     for event in handle {
         match event {
             Event::Token(sampled) => tokens.push(sampled.token),
-            Event::Finished { .. } => {}
+            Event::Prompt(_) | Event::Finished { .. } => {}
             Event::Failed(failed) => error = Some(failed),
         }
     }
@@ -141,7 +141,7 @@ fn a_consumer_that_does_not_read_is_ended() {
             Event::Token(sampled) => tokens.push(sampled.token),
             // Scheduling of threads may make any consumer slow.
             Event::Failed(error) => assert_eq!(error, RequestError::ConsumerTooSlow { buffered: 10 }),
-            Event::Finished { .. } => {}
+            Event::Prompt(_) | Event::Finished { .. } => {}
         }
     }
     assert!(expected(&request(2, 100)).starts_with(&tokens));

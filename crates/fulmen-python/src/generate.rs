@@ -152,6 +152,7 @@ impl Running {
                 }
                 Ok((text, called))
             }
+            TextEvent::Prompt(_) => Ok((String::new(), false)),
             TextEvent::Finished { text, reason, usage } => {
                 self.answer.text += &text;
                 self.answer.prompt_tokens = usage.prompt_tokens;

@@ -376,6 +376,7 @@ impl<'a> Load<'a> {
                     seen.end = now;
                     self.clients.remove(&id);
                 }
+                Event::Prompt(_) => {}
                 Event::Failed(error) => return Err(BenchError::Request(error.to_string())),
             }
         }

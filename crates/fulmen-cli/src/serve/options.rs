@@ -196,6 +196,11 @@ pub(super) struct EngineLimits {
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     prefill_rows: Option<u32>,
 
+    /// Tokens of prompts in a step whose log-probabilities are wanted (`echo` with `logprobs`): more are
+    /// faster, and each takes memory for its logits. By default 32, and with --batch-invariant at least 128.
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
+    prompt_outputs: Option<u32>,
+
     /// Do not keep pages for prompts with the same beginning.
     #[arg(long)]
     no_prefix_cache: bool,
@@ -222,6 +227,7 @@ impl EngineLimits {
                 host_memory: self.host_memory.unwrap_or(0),
                 state_memory: self.state_memory.unwrap_or(0),
                 prefill_rows: self.prefill_rows.unwrap_or(0),
+                prompt_outputs: self.prompt_outputs.unwrap_or(0),
                 cache: self.kv,
                 prefix_cache: !self.no_prefix_cache,
                 batch_invariant: self.batch_invariant,
@@ -254,19 +260,21 @@ mod tests {
     #[test]
     fn limits_reach_the_engine() {
         let plain = engine(&[]).unwrap();
-        assert_eq!((plain.host_memory, plain.state_memory, plain.prefill_rows), (0, 0, 0));
-        let arguments =
-            ["--host-memory", "2GB", "--state-memory", "100MB", "--prefill-rows", "256", "--kv", "q8_0"];
-        let limited = engine(&arguments).unwrap();
+        assert_eq!((plain.host_memory, plain.state_memory), (0, 0));
+        assert_eq!((plain.prefill_rows, plain.prompt_outputs), (0, 0));
+        let memory = ["--host-memory", "2GB", "--state-memory", "100MB", "--kv", "q8_0"];
+        let rows = ["--prefill-rows", "256", "--prompt-outputs", "100"];
+        let limited = engine(&[&memory[..], &rows].concat()).unwrap();
         let expected = EngineOptions {
             host_memory: 2_000_000_000,
             state_memory: 100_000_000,
             prefill_rows: 256,
+            prompt_outputs: 100,
             cache: DType::Q8_0,
             ..plain
         };
         assert_eq!(limited, expected);
-        for wrong in [["--prefill-rows", "0"], ["--host-memory", "much"]] {
+        for wrong in [["--prefill-rows", "0"], ["--prompt-outputs", "0"], ["--host-memory", "much"]] {
             assert_eq!(engine(&wrong).unwrap_err().exit_code(), 2, "{wrong:?}");
         }
     }

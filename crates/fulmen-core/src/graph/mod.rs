@@ -42,7 +42,7 @@ pub use kv::{KV_PAGE, KvCache, KvPool, NO_PAGE, PageLayout, pages_of, q8_0_from_
 pub use ops::{OpCall, TensorOp};
 pub use params::{ExtraWeight, Heads, LogitSlots, OpParams, RopePairing, RopeSpec, TokenHistory};
 pub use recurrent::{
-    CausalConvCall, DeltaHeads, GatedDeltaRuleCall, KeyHeadOrder, MAX_CONV_TAPS, MAX_DELTA_HEAD,
+    CausalConvCall, DeltaHeads, GatedDeltaRuleCall, KeyHeadOrder, MAX_CONV_TAPS, MAX_DELTA_HEAD, NO_STATE,
     RecurrentState, SigmoidGateCall,
 };
 pub(crate) use recurrent::{check_gates, check_taps};

@@ -3,7 +3,8 @@
 //! A recurrent state has one slot per sequence, whatever the length of the sequence. Each row of a step
 //! carries a sequence number and a position. Rows of one sequence are processed in the order of the rows; a
 //! row at position 0 starts from a state of zeros, and every other row continues from the state that the row
-//! before it left. The states of sequences without rows are not touched.
+//! before it left. The states of sequences without rows are not touched. Inactive rows have no state
+//! ([`NO_STATE`]); their output is 0.
 //!
 //! ```text
 //!  state [n_seqs][…]     rows of a step: sequence:position
@@ -25,6 +26,9 @@ pub const MAX_CONV_TAPS: u32 = 8;
 
 /// The largest head of the gated delta rule.
 pub const MAX_DELTA_HEAD: u32 = 256;
+
+/// The sequence number of an inactive row, which has no state.
+pub const NO_STATE: u32 = u32::MAX;
 
 /// A state with one slot per sequence, f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,7 +139,7 @@ pub struct CausalConvCall {
     pub state: RecurrentState,
     /// `m` positions.
     pub positions: u64,
-    /// `m` sequence numbers; all 0 if not given.
+    /// `m` sequence numbers, or [`NO_STATE`]; all 0 if not given.
     pub sequences: Option<u64>,
     /// `[m, channels]`.
     pub output: u64,
@@ -171,7 +175,7 @@ pub struct GatedDeltaRuleCall {
     pub state: RecurrentState,
     /// `m` positions.
     pub positions: u64,
-    /// `m` sequence numbers; all 0 if not given.
+    /// `m` sequence numbers, or [`NO_STATE`]; all 0 if not given.
     pub sequences: Option<u64>,
     /// `[m, n_v_heads · head_dim]`.
     pub output: u64,

@@ -1,6 +1,8 @@
 //! Layers with a recurrent state: causal convolution, the gated delta rule, sigmoid gates.
 
-use fulmen_core::{BackendError, CausalConvCall, GatedDeltaRuleCall, RecurrentState, SigmoidGateCall};
+use fulmen_core::{
+    BackendError, CausalConvCall, GatedDeltaRuleCall, NO_STATE, RecurrentState, SigmoidGateCall,
+};
 
 use super::operands::check_below;
 use super::{CpuDispatcher, Launched};
@@ -15,6 +17,21 @@ fn apart(outputs: [Span; 2], operands: &[Option<Span>]) -> Result<(), BackendErr
         operands.iter().flatten().try_for_each(|operand| output.apart_from(*operand))?;
     }
     outputs[0].apart_from(outputs[1])
+}
+
+/// An error if a row that is not inactive has no slot of the state.
+fn check_states(sequences: Option<&[u32]>, state: RecurrentState) -> Result<(), BackendError> {
+    let slot = |&number: &u32| if number == NO_STATE { 0 } else { number };
+    let slots: Vec<u32> = sequences.unwrap_or(&[]).iter().map(slot).collect();
+    check_below("the sequence", &slots, state.n_seqs)
+}
+
+/// The output of inactive rows is 0.
+fn clear_inactive(output: &mut [f32], sequences: Option<&[u32]>) {
+    let Some(sequences) = sequences.filter(|sequences| !sequences.is_empty()) else { return };
+    let rows = output.chunks_exact_mut(output.len() / sequences.len());
+    let inactive = rows.zip(sequences).filter(|(_, number)| **number == NO_STATE);
+    inactive.for_each(|(row, _)| row.fill(0.0));
 }
 
 impl CpuDispatcher {
@@ -33,7 +50,7 @@ impl CpuDispatcher {
         apart([state, output], &[Some(input), Some(weight), Some(positions), sequences])?;
         // SAFETY: looked up, and disjoint from what is written.
         let sequences = unsafe { sequences.map(|sequences| sequences.slice()) };
-        check_below("the sequence", sequences.unwrap_or(&[]), call.state.n_seqs)?;
+        check_states(sequences, call.state)?;
         // SAFETY: looked up, and what is written is disjoint from the rest.
         let conv = unsafe {
             CausalConv {
@@ -47,6 +64,7 @@ impl CpuDispatcher {
                 taps: taps as usize,
             }
         };
+        clear_inactive(conv.output, sequences);
         causal_conv(&self.pool, self.isa, conv);
         Ok(1)
     }
@@ -68,7 +86,7 @@ impl CpuDispatcher {
         apart([state, output], &[sequences])?;
         // SAFETY: looked up, and disjoint from what is written.
         let sequences = unsafe { sequences.map(|sequences| sequences.slice()) };
-        check_below("the sequence", sequences.unwrap_or(&[]), call.state.n_seqs)?;
+        check_states(sequences, call.state)?;
         // SAFETY: looked up, and what is written is disjoint from the rest.
         let rule = unsafe {
             GatedDeltaRule {
@@ -85,6 +103,7 @@ impl CpuDispatcher {
                 epsilon,
             }
         };
+        clear_inactive(rule.output, sequences);
         gated_delta_rule(&self.pool, self.isa, rule);
         Ok(1)
     }

@@ -1,5 +1,7 @@
 //! The rows of a step by sequence, for kernels with a recurrent state.
 
+use fulmen_core::NO_STATE;
+
 /// Rows of a step, grouped by sequence.
 pub(crate) struct SequenceRows {
     /// Row numbers, those of a sequence together and in their order.
@@ -9,10 +11,10 @@ pub(crate) struct SequenceRows {
 }
 
 impl SequenceRows {
-    /// Groups `m` rows; without sequence numbers all are of sequence 0.
+    /// Groups `m` rows but for the inactive ones; without sequence numbers all are of sequence 0.
     pub(crate) fn new(sequences: Option<&[u32]>, m: usize) -> SequenceRows {
-        let mut rows: Vec<u32> = (0..m as u32).collect();
         let of = |row: u32| sequences.map_or(0, |sequences| sequences[row as usize]);
+        let mut rows: Vec<u32> = (0..m as u32).filter(|&row| of(row) != NO_STATE).collect();
         // Stable: the rows of a sequence stay in order.
         rows.sort_by_key(|&row| of(row));
         let mut ends = Vec::new();
@@ -45,6 +47,8 @@ mod tests {
         let rows = SequenceRows::new(Some(&[3, 1, 3, 0, 3, 1]), 6);
         let all: Vec<(usize, &[u32])> = (0..rows.len()).map(|at| rows.get(at)).collect();
         assert_eq!(all, [(0, &[3][..]), (1, &[1, 5]), (3, &[0, 2, 4])]);
+        let rows = SequenceRows::new(Some(&[NO_STATE, 1, NO_STATE]), 3);
+        assert_eq!((rows.len(), rows.get(0)), (1, (1, &[1][..])));
         let rows = SequenceRows::new(None, 2);
         assert_eq!((rows.len(), rows.get(0)), (1, (0, &[0, 1][..])));
         assert_eq!(SequenceRows::new(None, 0).len(), 0);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fulmen_core::{BackendError, ReadTicket};
+use fulmen_core::{BackendError, NO_STATE, ReadTicket};
 use fulmen_model::ModelError;
 use fulmen_model::arch::Config;
 
@@ -11,7 +11,7 @@ use super::options::{EngineOptions, Slots, graph_spec};
 use super::programs::{OutputNeeds, ProgramKey, ProgramModes, out_of_memory, warm_up_keys};
 use super::reads::{LOG_PROBS_WIDTH, Reads};
 use super::row_arrays::row_arrays;
-use super::sampling::{RowResults, SlotSampling, refused, sampled};
+use super::sampling::{KNOWN_TOKEN_BIAS, RowResults, SlotSampling, refused, sampled};
 use super::stage::{DeviceStage, DrawnToken, StageRun, StageSizes};
 use super::state_positions::StatePositions;
 use crate::Model;
@@ -20,15 +20,24 @@ use crate::error::{DeviceLost, LaunchError};
 use crate::pages::{GroupConfig, GroupKind};
 use crate::ranks::Workers;
 use crate::scheduler::SchedulerConfig;
-use crate::step::{LogitsRow, StepOutput, StepPlan};
+use crate::step::{LogitsRow, NextToken, Row, StepOutput, StepPlan};
 
 /// A step whose results were not read.
 pub(super) struct Pending {
     pub(super) ticket: Ticket,
     logits: Vec<LogitsRow>,
-    /// Slots and positions of the tokens that it draws. Empty when the first of several devices has them.
-    drawn_at: Vec<(u32, u32)>,
+    /// Where the tokens that it draws belong. Empty when the first of several devices has them.
+    drawn_at: Vec<DrawnAt>,
     reads: Reads,
+}
+
+/// The place of a token that a step draws.
+#[derive(Clone, Copy, Debug)]
+struct DrawnAt {
+    /// The output row.
+    output: usize,
+    slot: u32,
+    position: u32,
 }
 
 /// Runs the steps of an engine on the devices of a model.
@@ -41,10 +50,13 @@ pub struct ModelDevice {
     slots: Slots,
     context: u32,
     vocabulary: u32,
+    /// Output rows of a step at most.
+    max_outputs: u32,
     /// One for each stage of the model's placement.
     stages: Vec<DeviceStage>,
     sampling: Vec<SlotSampling>,
-    /// The pages of the slots' recurrent states, and what they hold, if the model has some.
+    /// The pages of the slots' recurrent states, [`NO_STATE`] of inactive rows, and what they hold, if the
+    /// model has some.
     state_of_slot: Vec<u32>,
     states: Option<StatePositions>,
     pub(super) pending: VecDeque<Pending>,
@@ -89,21 +101,22 @@ impl ModelDevice {
     ) -> Result<ModelDevice, ModelError> {
         let (slots, context, vocabulary) = (config.max_sequences, config.context, config.vocabulary);
         let (group, states) = groups(model.config(), config)?;
-        let slots = Slots::new(model.config(), slots);
+        let slots = Slots::new(slots);
         let spec = graph_spec(options.cache, slots, context, [group.pages, states.pages]);
         let modes = ProgramModes { eager: options.eager, batch_invariant: config.batch_invariant };
-        let (max_rows, host_pages) = (config.max_rows(), [group.host_pages, states.host_pages]);
-        let sizes = StageSizes { slots, context, vocabulary, max_rows, host_pages };
+        let (max_rows, max_outputs) = (config.max_rows(), config.max_outputs());
+        let host_pages = [group.host_pages, states.host_pages];
+        let sizes = StageSizes { slots, context, vocabulary, max_rows, max_outputs, host_pages };
         let stages = 0..model.placement().stages().len();
         let mut device = ModelDevice {
             model: model.clone(),
             slots,
             context,
             vocabulary,
+            max_outputs,
             stages: stages.map(|stage| DeviceStage::new(model, stage, spec, sizes, modes)).collect(),
             sampling: vec![SlotSampling::default(); slots.sequences as usize],
-            // The last page is that of inactive rows.
-            state_of_slot: vec![states.pages; slots.all() as usize],
+            state_of_slot: vec![NO_STATE; slots.all() as usize],
             states: model.config().delta_net.map(|_| StatePositions::new(slots.sequences, states)),
             pending: VecDeque::new(),
             launches: 0,
@@ -159,6 +172,10 @@ impl ModelDevice {
             let reason = format!("{tokens} tokens in a context of {}", self.context);
             return Err(LaunchError::Rejected { slot, reason });
         }
+        if plan.logits.len() > self.max_outputs as usize {
+            let (rows, most) = (plan.logits.len(), self.max_outputs);
+            return Err(failed(format!("logits of {rows} rows; at most {most} of a step")));
+        }
         for logits in &plan.logits {
             let Some(row) = rows.get(logits.row) else {
                 return Err(failed(format!("logits of row {} of {}", logits.row, rows.active)));
@@ -177,6 +194,9 @@ impl ModelDevice {
     /// The logit biases and token masks of the output rows, if a row has some.
     fn row_edits(&self, plan: &StepPlan) -> Option<Vec<RowEdits>> {
         let row_edits = |logits: &LogitsRow| {
+            if let NextToken::Known(token) = logits.next {
+                return RowEdits { biases: vec![(token, KNOWN_TOKEN_BIAS)], mask: None };
+            }
             let slot = plan.rows.get(logits.row).map(|row| &self.sampling[row.slot as usize]);
             let biases = slot.map_or_else(Vec::new, |slot| slot.biases.clone());
             RowEdits { biases, mask: logits.mask.clone() }
@@ -195,10 +215,13 @@ impl ModelDevice {
                 *slot = SlotSampling::new(&setup.sampling, self.vocabulary);
             }
         }
-        let slots = plan.logits.iter().filter_map(|logits| plan.rows.get(logits.row));
+        let places = || {
+            let sampled = plan.logits.iter().enumerate().filter(|(_, row)| row.next == NextToken::Sample);
+            sampled.filter_map(|(output, logits)| Some((output, plan.rows.get(logits.row)?)))
+        };
         let edits = self.row_edits(plan);
         let needs = OutputNeeds {
-            penalize: slots.into_iter().any(|row| self.sampling[row.slot as usize].penalizes()),
+            penalize: places().any(|(_, row)| self.sampling[row.slot as usize].penalizes()),
             edited: edits.is_some(),
             log_probs: plan.logits.iter().any(|logits| logits.logprobs.is_some()),
             hidden: plan.logits.iter().any(|logits| logits.hidden),
@@ -208,7 +231,9 @@ impl ModelDevice {
             // Decode rows run by the same kernels with chunks and without.
             chunks = chunks.max(1);
         }
-        let key = ProgramKey::new(plan.bucket, chunks, outputs, self.slots.sequences, needs);
+        let sequences = self.slots.sequences;
+        let most = if outputs > sequences { self.max_outputs } else { sequences };
+        let key = ProgramKey::new(plan.bucket, chunks, outputs, most, needs);
         let model = self.model.clone();
         // First what needs memory, so that nothing has run if there is none.
         for stage in &mut self.stages {
@@ -225,9 +250,11 @@ impl ModelDevice {
         }
         let reads = self.run(plan, key, edits)?;
         self.launches += 1;
-        let places = plan.logits.iter().filter_map(|logits| plan.rows.get(logits.row));
         let last = self.context.saturating_sub(1);
-        let drawn_at = places.map(|row| (row.slot, row.position.saturating_add(1).min(last))).collect();
+        let next = |position: u32| position.saturating_add(1).min(last);
+        let place =
+            |(output, row): (usize, Row)| DrawnAt { output, slot: row.slot, position: next(row.position) };
+        let drawn_at = places().map(place).collect();
         Ok(Pending { ticket: Ticket(self.launches), logits: plan.logits.clone(), drawn_at, reads })
     }
 
@@ -358,10 +385,12 @@ fn groups(model: &Config, config: &SchedulerConfig) -> Result<(GroupConfig, Grou
 }
 
 /// The tokens that a step has drawn, with their slots and positions.
-fn drawn_tokens(places: &[(u32, u32)], drawn: &[u8]) -> Vec<DrawnToken> {
+fn drawn_tokens(places: &[DrawnAt], drawn: &[u8]) -> Vec<DrawnToken> {
     let tokens: Vec<u32> = bytemuck::pod_collect_to_vec(drawn);
-    let of = |(&(slot, position), token)| DrawnToken { slot, position, token };
-    places.iter().zip(tokens).map(of).collect()
+    let of = |&DrawnAt { output, slot, position }: &DrawnAt| {
+        Some(DrawnToken { slot, position, token: *tokens.get(output)? })
+    };
+    places.iter().filter_map(of).collect()
 }
 
 /// A row of a matrix; empty if the matrix is.

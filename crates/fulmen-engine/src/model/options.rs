@@ -32,6 +32,10 @@ pub struct EngineOptions {
     /// The largest number of prefill rows beside decode rows; 0 for a fifth of `max_rows`, or for four times
     /// the decode rows if that is more.
     pub prefill_rows: u32,
+    /// The largest number of rows of a step that give log-probabilities of prompt tokens, beside a row with
+    /// results for each sequence; 0 for 32, or in batch-invariant mode for a page. Each takes memory for some
+    /// rows of logits.
+    pub prompt_outputs: u32,
     /// Whether pages are kept for prompts with the same beginning, and with them recurrent states of models
     /// that have some.
     pub prefix_cache: bool,
@@ -61,6 +65,7 @@ impl Default for EngineOptions {
             cache: DType::F16,
             max_rows: 0,
             prefill_rows: 0,
+            prompt_outputs: 0,
             prefix_cache: true,
             state_memory: 0,
             host_memory: 0,
@@ -88,6 +93,9 @@ const PREFILL_ROWS_PER_DECODE_ROW: u32 = 4;
 /// A tenant's next request is ranked this much later for each that it has in the queue or running, so that
 /// one with a hundred of them does not keep others waiting. Requests of one tenant keep their order.
 const TENANT_SPACING: Duration = Duration::from_millis(100);
+
+/// Rows of a step that give log-probabilities of prompt tokens, unless asked otherwise.
+const PROMPT_OUTPUTS: u32 = 32;
 
 /// The least and the most recurrent states that are kept unless asked otherwise.
 const KEPT_STATES: (u64, u64) = (4, 64);
@@ -139,6 +147,7 @@ impl EngineOptions {
             max_sequences: self.max_sequences,
             buckets: buckets(max_rows),
             prefill_rows,
+            prompt_outputs: self.prompt_outputs(),
             prefill_rows_per_decode_row: if self.prefill_rows == 0 { PREFILL_ROWS_PER_DECODE_ROW } else { 0 },
             queue_limit: self.queue_limit,
             tenant_spacing: TENANT_SPACING,
@@ -159,7 +168,7 @@ impl EngineOptions {
                 rank.with_stage(number, |device| [device.available_bytes(), device.largest_state()]);
             let widest = config.recurrent_states(stage).into_iter().map(|(_, values)| 4 * u64::from(values));
             let states = largest.zip(widest.max()).map_or(u64::MAX, |(largest, widest)| largest / widest);
-            let own = Slots::new(config, self.max_sequences).all();
+            let own = self.max_sequences;
             let fitting = u32::try_from(states.saturating_sub(own.into())).unwrap_or(u32::MAX);
             self.kept_states(config, stage, available).min(fitting)
         });
@@ -243,6 +252,17 @@ impl EngineOptions {
         (max_rows, prefill_rows)
     }
 
+    /// The most rows of a step with log-probabilities of prompt tokens.
+    fn prompt_outputs(&self) -> u32 {
+        let asked = if self.prompt_outputs == 0 { PROMPT_OUTPUTS } else { self.prompt_outputs };
+        if self.batch_invariant { asked.max(fulmen_core::KV_PAGE) } else { asked }
+    }
+
+    /// The most rows of a step with results, of `max_rows`.
+    fn max_outputs(&self, max_rows: u32) -> u32 {
+        self.max_sequences.saturating_add(self.prompt_outputs()).min(max_rows)
+    }
+
     /// KV pages that were asked for, or that all sequences need.
     fn wanted_pages(&self, pool: &KvPool, context: u32) -> u32 {
         match (self.pages, self.memory) {
@@ -265,14 +285,14 @@ impl EngineOptions {
         max_rows: u32,
         kept: u32,
     ) -> Result<u64, ModelError> {
-        let slots = Slots::new(config, self.max_sequences);
+        let slots = Slots::new(self.max_sequences);
         let spec = graph_spec(self.cache, slots, context, [1, 1]);
-        let outputs = self.max_sequences.min(max_rows);
+        let outputs = self.max_outputs(max_rows);
         let (arena, rows) = Programs::memory(plan, (stage, &spec), max_rows, outputs)?;
         let edits = EditBuffers::bytes(outputs.next_power_of_two(), config.vocabulary).iter().sum::<usize>();
         // The page table is smaller than the history.
         let history = 4 * slots.all() as usize * context as usize;
-        let states = config.state_bytes(stage).saturating_mul(slots.all().saturating_add(kept).into());
+        let states = config.state_bytes(stage).saturating_mul(slots.sequences.saturating_add(kept).into());
         Ok(((arena + rows + edits + 2 * history) as u64).saturating_add(states))
     }
 
@@ -311,10 +331,9 @@ pub(super) struct Slots {
 
 impl Slots {
     /// A decode step has at most a fifth of inactive rows, each with a slot of its own: attention is slow
-    /// where many rows are of one sequence. Recurrent states are large, and inactive rows share one.
-    pub(super) fn new(config: &Config, sequences: u32) -> Slots {
-        let inactive = if config.delta_net.is_some() { 1 } else { sequences / 4 + 1 };
-        Slots { sequences, inactive }
+    /// where many rows are of one sequence.
+    pub(super) fn new(sequences: u32) -> Slots {
+        Slots { sequences, inactive: sequences / 4 + 1 }
     }
 
     pub(super) fn all(self) -> u32 {
@@ -335,9 +354,9 @@ pub(super) fn graph_spec(cache: DType, slots: Slots, context: u32, [pages, state
         cache,
         sequences: slots.all(),
         capacity: context,
-        // The last pages are those of inactive rows.
+        // The last page is that of inactive rows, which have no recurrent state.
         pages: pages.saturating_add(1),
-        states: states.saturating_add(1),
+        states,
         stage: None,
     }
 }
@@ -381,6 +400,20 @@ pub(super) fn buckets(max_rows: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn inactive_rows_of_a_decode_step_have_slots_of_their_own() {
+        for sequences in [1, 2, 16, 33, 64, 129, 256] {
+            let (slots, buckets) = (Slots::new(sequences), buckets(2048));
+            for rows in 1..=sequences {
+                let bucket = buckets.iter().find(|&&bucket| bucket >= rows).unwrap();
+                let places = (0..bucket - rows).map(|number| slots.of_inactive(number));
+                let distinct: std::collections::HashSet<u32> = places.clone().map(|(slot, _)| slot).collect();
+                assert_eq!(distinct.len() as u32, bucket - rows, "{rows} rows of {sequences} sequences");
+                assert!(places.into_iter().all(|(slot, position)| slot < slots.all() && position == 0));
+            }
+        }
+    }
 
     #[test]
     fn buckets_waste_at_most_a_fifth_of_their_rows() {

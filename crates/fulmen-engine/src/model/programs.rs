@@ -60,9 +60,10 @@ impl OutputNeeds {
 }
 
 impl ProgramKey {
-    /// The program for `rows` rows with `chunks` prefill chunks, of which `outputs` have results; no step has
-    /// more than `max_outputs`. Decode rows alone have an output row each. A step with prefill chunks takes
-    /// longer than its output rows, so that few programs are better than few rows: powers of four.
+    /// The program for `rows` rows with `chunks` prefill chunks, of which `outputs` have results; no step
+    /// like it has more than `max_outputs`. Decode rows alone have an output row each. A step with prefill
+    /// chunks takes longer than its output rows, so that few programs are better than few rows: powers of
+    /// four.
     pub(super) fn new(
         rows: u32,
         chunks: u32,

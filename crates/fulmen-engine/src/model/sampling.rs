@@ -5,7 +5,7 @@ use fulmen_model::arch::MIXED_LOGIT_BIASES;
 
 use crate::Sampling;
 use crate::request::SamplingParams;
-use crate::step::{LogitsRow, RowFault, Sampled};
+use crate::step::{LogitsRow, NextToken, RowFault, Sampled};
 
 /// Sampling parameters of a request of a model, with logit biases. Without biases, [`Sampling`] alone does.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,6 +69,11 @@ pub(super) fn refused(logits: &LogitsRow, vocabulary: u32) -> Option<String> {
     if let Some(top) = logits.logprobs.filter(|&top| u32::from(top) > MAX_TOP_LOGPROBS) {
         return Some(format!("log-probabilities of {top} tokens; at most {MAX_TOP_LOGPROBS} can be had"));
     }
+    if let NextToken::Known(token) = logits.next
+        && token >= vocabulary
+    {
+        return Some(format!("the log-probability of token {token} of a vocabulary of {vocabulary}"));
+    }
     let (words, expected) = (logits.mask.as_ref()?.0.len(), vocabulary.div_ceil(32) as usize);
     let wrong = words != expected;
     wrong.then(|| format!("the token mask has {words} words; {vocabulary} tokens need {expected}"))
@@ -84,12 +89,27 @@ pub(super) struct RowResults<'a> {
     pub(super) hidden: &'a [f32],
 }
 
+/// The bias of a token that is known: it makes it the largest logit of any row with a finite maximum, so that
+/// the token is drawn, and its log-probability computed, as any other. Log-probabilities are those of the
+/// logits without biases.
+pub(super) const KNOWN_TOKEN_BIAS: f32 = 1e30;
+
 /// The result of a row.
 pub(super) fn sampled(row: &LogitsRow, token: u32, results: RowResults<'_>) -> Result<Sampled, RowFault> {
     if token == NO_TOKEN {
         let reason = "the logits have no finite maximum".to_owned();
         return Err(RowFault { row: row.row, reason });
     }
+    let token = match row.next {
+        NextToken::Sample => token,
+        NextToken::Known(known) if known == token => known,
+        // Its logit is NaN or -inf, and no bias changes that.
+        NextToken::Known(known) => {
+            let logprob = row.logprobs.map(|_| f32::NEG_INFINITY);
+            let drawn = sampled(&LogitsRow { next: NextToken::Sample, ..row.clone() }, token, results)?;
+            return Ok(Sampled { token: known, logprob, ..drawn });
+        }
+    };
     let hidden = if row.hidden { results.hidden.to_vec() } else { Vec::new() };
     let (Some(top), [logprob, values @ ..], [_, tokens @ ..]) =
         (row.logprobs, results.log_probs, results.tokens)
@@ -107,7 +127,8 @@ mod tests {
 
     #[test]
     fn rows_get_what_they_asked_for() {
-        let row = LogitsRow { row: 3, sample: true, logprobs: Some(2), hidden: true, mask: None };
+        let next = NextToken::Sample;
+        let row = LogitsRow { row: 3, next, logprobs: Some(2), hidden: true, mask: None };
         let results =
             RowResults { log_probs: &[-3.0, -0.5, -1.0, -2.0], tokens: &[4, 1, 3, 0], hidden: &[0.25, -1.0] };
         let expected = Sampled {
@@ -124,6 +145,13 @@ mod tests {
         let all = LogitsRow { logprobs: Some(20), ..row.clone() };
         assert_eq!(sampled(&all, 0, few).unwrap().top, [(1, -0.5), (0, -1.0)]);
         assert_eq!(sampled(&row, NO_TOKEN, results).unwrap_err().row, 3);
+        let known = |token| LogitsRow { next: NextToken::Known(token), ..row.clone() };
+        assert_eq!(sampled(&known(4), 4, results).unwrap(), expected);
+        let impossible = Sampled { token: 7, logprob: Some(f32::NEG_INFINITY), ..expected };
+        assert_eq!(sampled(&known(7), 4, results).unwrap(), impossible);
+        assert_eq!(sampled(&known(4), NO_TOKEN, results).unwrap_err().row, 3);
+        assert!(refused(&known(69), 70).is_none());
+        assert!(refused(&known(70), 70).unwrap().contains("of token 70 of a vocabulary of 70"));
         let many = LogitsRow { logprobs: Some(21), ..row };
         assert!(refused(&many, 70).unwrap().contains("of 21 tokens; at most 20"));
     }
@@ -131,7 +159,8 @@ mod tests {
     #[test]
     fn masks_must_fit_the_vocabulary() {
         let mask = |tokens| Some(crate::step::TokenMask::new(tokens, |_| true));
-        let row = |mask| LogitsRow { row: 0, sample: true, logprobs: None, hidden: false, mask };
+        let next = NextToken::Sample;
+        let row = |mask| LogitsRow { row: 0, next, logprobs: None, hidden: false, mask };
         assert!(refused(&row(None), 70).is_none() && refused(&row(mask(70)), 70).is_none());
         assert!(refused(&row(mask(64)), 70).unwrap().contains("2 words; 70 tokens need 3"));
     }

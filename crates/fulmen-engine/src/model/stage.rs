@@ -32,6 +32,7 @@ pub(super) struct StageSizes {
     pub(super) context: u32,
     pub(super) vocabulary: u32,
     pub(super) max_rows: u32,
+    pub(super) max_outputs: u32,
     /// Pages on the host, KV pages and states.
     pub(super) host_pages: [u32; 2],
 }
@@ -104,10 +105,9 @@ impl DeviceStage {
     ) -> Result<(), ModelError> {
         let (stage, sizes) = (self.stage(), self.sizes);
         let layouts = pool(model.rank_config(), options.cache, stage)?.layers;
-        let max_outputs = sizes.slots.sequences.min(sizes.max_rows);
         let plan = |spec: &GraphSpec| model.plan(spec);
-        let (arena, rows) = Programs::memory(plan, (stage, spec), sizes.max_rows, max_outputs)?;
-        let edits = EditBuffers::bytes(max_outputs.next_power_of_two(), sizes.vocabulary);
+        let (arena, rows) = Programs::memory(plan, (stage, spec), sizes.max_rows, sizes.max_outputs)?;
+        let edits = EditBuffers::bytes(sizes.max_outputs.next_power_of_two(), sizes.vocabulary);
         let mut bindings = model.stage_weights(self.number).clone();
         for slot in sizes.slots.sequences..sizes.slots.all() {
             self.pages[slot as usize * self.columns] = spec.pages - 1;

@@ -35,6 +35,8 @@ pub struct TextRequest {
     /// How many of the most likely tokens are wanted with their log-probabilities; `None` for no
     /// log-probabilities.
     pub logprobs: Option<u8>,
+    /// The same for the tokens of the prompt: see [`TextEvent::Prompt`].
+    pub prompt_logprobs: Option<u8>,
     /// Ends the request with an error if it has not finished by then.
     pub timeout: Option<Duration>,
     /// Requests of higher priority come first.
@@ -59,6 +61,7 @@ impl TextRequest {
             show_special: false,
             shown: Vec::new(),
             logprobs: None,
+            prompt_logprobs: None,
             timeout: None,
             priority: 0,
             tenant: Arc::default(),
@@ -84,6 +87,9 @@ pub enum TextFinish {
 /// An answer to a request for text. `Finished` or `Failed` is the last one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TextEvent {
+    /// The tokens of the prompt with their log-probabilities, if they are wanted: before the first piece. The
+    /// first token has none.
+    Prompt(Vec<Sampled>),
     /// A token, and the text that is settled with it: whole characters, and nothing that may be the start of
     /// a stop string. It may be empty.
     Piece {
@@ -166,6 +172,7 @@ impl TextEngine {
         let handle = self.engine.submit(Request {
             sampling: SamplingParams::new(request.sampling),
             logprobs: request.logprobs,
+            prompt_logprobs: request.prompt_logprobs,
             stop: Stop { tokens: ends.clone(), ..Stop::default() },
             timeout: request.timeout,
             priority: request.priority,
@@ -249,6 +256,7 @@ impl TextStream {
         let mut whole = String::new();
         for event in self {
             let (text, last) = match event {
+                TextEvent::Prompt(_) => continue,
                 TextEvent::Piece { text, .. } => (text, None),
                 TextEvent::Finished { text, usage, .. } => (text, Some(usage)),
                 TextEvent::Failed(error) => return Err(error),
@@ -266,6 +274,7 @@ impl TextStream {
 
     fn translate(&mut self, event: Event) -> TextEvent {
         match event {
+            Event::Prompt(tokens) => TextEvent::Prompt(tokens),
             Event::Token(token) => self.take(token),
             Event::Finished { reason, usage } => {
                 self.ended = true;

@@ -6,7 +6,7 @@ use super::Scheduler;
 use super::sequence::{Place, Sequence};
 use crate::error::{DeviceLost, LaunchError, RequestError};
 use crate::request::{Event, FinishReason, RequestId};
-use crate::step::{Sampled, StepOutput, StepPlan};
+use crate::step::{NextToken, Sampled, StepOutput, StepPlan};
 
 /// A step that was planned and not completed.
 pub(super) struct InFlight {
@@ -14,8 +14,8 @@ pub(super) struct InFlight {
     pub(super) rows: u32,
     /// In the order of rows.
     pub(super) parts: Vec<Part>,
-    /// The rows that sample.
-    pub(super) logits: Vec<u32>,
+    /// The rows with results, and the tokens after them.
+    pub(super) outputs: Vec<(u32, NextToken)>,
 }
 
 /// The rows of one sequence in a step.
@@ -35,7 +35,8 @@ const LONGEST_GROWTH_PAUSE: u32 = 1024;
 impl InFlight {
     /// The requests for which a token is sampled.
     pub(super) fn sampling(&self) -> impl Iterator<Item = RequestId> {
-        self.logits.iter().filter_map(|&row| self.find(row)).map(|(part, _)| part.id)
+        let sampling = self.outputs.iter().filter(|(_, next)| *next == NextToken::Sample);
+        sampling.filter_map(|&(row, _)| self.find(row)).map(|(part, _)| part.id)
     }
 
     /// The sequence and the position of a row.
@@ -53,8 +54,8 @@ impl Scheduler {
         let Some(step) = self.in_flight.pop_front() else {
             return Err(DeviceLost("results were returned, and no step is in flight".to_owned()));
         };
-        if output.sampled.len() != step.logits.len() {
-            let (got, expected) = (output.sampled.len(), step.logits.len());
+        if output.sampled.len() != step.outputs.len() {
+            let (got, expected) = (output.sampled.len(), step.outputs.len());
             return Err(DeviceLost(format!("step {}: expected {expected} tokens, got {got}", step.number)));
         }
         for fault in output.faults {
@@ -74,10 +75,14 @@ impl Scheduler {
                 sequence.completed = sequence.completed.max(part.end);
             }
         }
-        for (&row, sampled) in step.logits.iter().zip(output.sampled) {
-            if let Some((part, position)) = step.find(row) {
-                self.take_closing_token(part.id, position, &sampled);
-                self.take_token(part.id, sampled);
+        for (&(row, next), sampled) in step.outputs.iter().zip(output.sampled) {
+            let Some((part, position)) = step.find(row) else { continue };
+            match next {
+                NextToken::Sample => {
+                    self.take_closing_token(part.id, position, &sampled);
+                    self.take_token(part.id, sampled);
+                }
+                NextToken::Known(_) => self.take_prompt_token(part.id, position, sampled),
             }
         }
         for part in &step.parts {
@@ -86,6 +91,15 @@ impl Scheduler {
         }
         self.grow_steps();
         Ok(())
+    }
+
+    /// Adds the log-probability of the token of the prompt after `position`, unless it is known: a row that
+    /// runs once more says nothing new.
+    fn take_prompt_token(&mut self, id: RequestId, position: u32, sampled: Sampled) {
+        let scores = self.sequences.get_mut(&id).and_then(|sequence| sequence.prompt_scores.as_mut());
+        if let Some(scores) = scores.filter(|scores| scores.tokens.len() == position as usize + 1) {
+            scores.tokens.push(sampled);
+        }
     }
 
     /// Adds a token to its sequence, unless the sequence has ended meanwhile.
@@ -104,6 +118,9 @@ impl Scheduler {
         }
         sequence.tokens.push(token);
         self.stats.generated_tokens += 1;
+        if let Some(scores) = sequence.prompt_scores.take() {
+            self.events.push((id, Event::Prompt(scores.tokens)));
+        }
         self.events.push((id, Event::Token(sampled)));
         let accepted = match &mut sequence.constraint {
             Some(constraint) => guarded(|| constraint.accept(token)),
@@ -141,6 +158,9 @@ impl Scheduler {
             self.abandon(part.id);
             if let Some(sequence) = self.sequences.get_mut(&part.id) {
                 sequence.planned = part.start;
+                if let Some(scores) = &mut sequence.prompt_scores {
+                    scores.asked = scores.asked.min(part.start);
+                }
             }
         }
         for id in step.sampling() {

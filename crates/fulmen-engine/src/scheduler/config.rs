@@ -38,6 +38,9 @@ pub struct SchedulerConfig {
     /// More of them where there are many decode rows: this number for each. A step of many decode rows takes
     /// long by itself, so that proportionate chunks delay its tokens by about the same factor.
     pub prefill_rows_per_decode_row: u32,
+    /// The largest number of rows of a step that give log-probabilities of prompt tokens. Beside them, each
+    /// sequence may have one row with results.
+    pub prompt_outputs: u32,
     /// Pages that stay free per running sequence when another is admitted, so that those that run can grow.
     pub reserve_pages: u32,
     /// The largest number of waiting requests.
@@ -76,6 +79,7 @@ impl SchedulerConfig {
             buckets: (0..12).map(|power| 1 << power).collect(),
             prefill_rows: 512,
             prefill_rows_per_decode_row: 0,
+            prompt_outputs: PAGE_SIZE,
             reserve_pages: 1,
             queue_limit: 4096,
             aging: Duration::from_secs(5),
@@ -91,6 +95,11 @@ impl SchedulerConfig {
     /// The largest number of rows of a step.
     pub fn max_rows(&self) -> u32 {
         self.buckets.last().copied().unwrap_or(0)
+    }
+
+    /// The largest number of rows of a step that have results.
+    pub fn max_outputs(&self) -> u32 {
+        self.max_sequences.saturating_add(self.prompt_outputs).min(self.max_rows())
     }
 
     /// The largest number of prefill rows beside so many decode rows.
@@ -115,9 +124,11 @@ impl SchedulerConfig {
         let expected = format!("1 to {max_rows}, the largest bucket");
         check((1..=max_rows).contains(&sequences), "max_sequences", &expected, sequences)?;
         check(self.prefill_rows > 0, "prefill_rows", "at least 1", self.prefill_rows)?;
+        check(self.prompt_outputs > 0, "prompt_outputs", "at least 1", self.prompt_outputs)?;
         if self.batch_invariant {
             let expected = format!("at least a page ({page}) in batch-invariant mode");
             check(self.prefill_rows >= page, "prefill_rows", &expected, self.prefill_rows)?;
+            check(self.prompt_outputs >= page, "prompt_outputs", &expected, self.prompt_outputs)?;
             let rows = (sequences - 1).saturating_add(page);
             let expected = format!("at least {rows} (max_sequences - 1 + page) in batch-invariant mode");
             check(max_rows >= rows, "the largest bucket", &expected, max_rows)?;

@@ -46,7 +46,7 @@ use crate::step::Prologue;
 use closing::Closing;
 use complete::InFlight;
 use memory::KvMemory;
-use sequence::{Place, Rank, Sequence};
+use sequence::{Place, PromptScores, Rank, Sequence};
 
 /// Plans in a row that may fail for lack of pages while nothing else runs.
 const STALL_LIMIT: u32 = 8;
@@ -171,6 +171,7 @@ impl Scheduler {
             sampling: request.sampling,
             logprobs: request.logprobs,
             hidden: request.hidden,
+            prompt_scores: request.prompt_logprobs.map(|top| PromptScores::new(request.prompt[0], top)),
             stop: request.stop,
             constraint: request.constraint,
             use_prefix_cache: request.use_prefix_cache,

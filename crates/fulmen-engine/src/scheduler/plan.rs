@@ -8,7 +8,7 @@ use super::{STALL_LIMIT, Scheduler};
 use crate::error::RequestError;
 use crate::pages::Writer;
 use crate::request::RequestId;
-use crate::step::{LogitsRow, PrefillChunk, StepPlan, TableEdit, TokenMask};
+use crate::step::{LogitsRow, NextToken, PrefillChunk, StepPlan, TableEdit, TokenMask};
 
 /// A prompt is long if it fills the budget of more steps than this.
 const LONG_PROMPT: u32 = 4;
@@ -33,8 +33,8 @@ impl Scheduler {
         plan.prologue.transfers = std::mem::take(&mut self.memory.transfers);
         plan.bucket = self.config.bucket(plan.rows.active);
         plan.rows.pad(plan.bucket);
-        let logits = plan.logits.iter().map(|logits| logits.row).collect();
-        self.in_flight.push_back(InFlight { number: self.step, rows: plan.rows.active, parts, logits });
+        let outputs = plan.logits.iter().map(|logits| (logits.row, logits.next)).collect();
+        self.in_flight.push_back(InFlight { number: self.step, rows: plan.rows.active, parts, outputs });
         self.stats.count_step(&plan);
         Some(plan)
     }
@@ -69,6 +69,7 @@ impl Scheduler {
             budget = budget.min(self.config.prefill_rows_beside(plan.decode_rows));
         }
         let prompts = self.in_order(|sequence| sequence.is_prefilling() && sequence.has_row());
+        let mut outputs = self.config.prompt_outputs;
         let mut others: u32 = prompts.iter().map(|id| self.sequences[id].prefill_rows()).sum();
         for id in prompts {
             if budget == 0 {
@@ -81,8 +82,15 @@ impl Scheduler {
             self.skip_cached(id);
             let sequence = &self.sequences[&id];
             let start = sequence.planned;
-            let end = self.chunk_end(sequence, share).or_else(|| self.chunk_end(sequence, budget));
-            let Some(end) = end else { break };
+            let (scored, chunk_end) =
+                (sequence.scored_positions(), |share| self.chunk_end(sequence, share, outputs));
+            let Some(end) = chunk_end(share).or_else(|| chunk_end(budget)) else {
+                // One that waits for room for its results holds up no other prompt.
+                if scored.is_empty() {
+                    break;
+                }
+                continue;
+            };
             if self.prepare_rows(id, end).is_err() {
                 continue;
             }
@@ -95,13 +103,19 @@ impl Scheduler {
                     rows,
                 });
                 budget -= end - start;
+                outputs = outputs.saturating_sub(end.min(scored.end).saturating_sub(scored.start));
             }
         }
     }
 
-    /// The end of the next prefill chunk; `None` if the budget is too small for one.
-    fn chunk_end(&self, sequence: &Sequence, budget: u32) -> Option<u32> {
+    /// The end of the next prefill chunk, of which so many rows may give log-probabilities of the prompt;
+    /// `None` if the budget is too small for one.
+    fn chunk_end(&self, sequence: &Sequence, budget: u32, outputs: u32) -> Option<u32> {
         let mut end = sequence.prefill_end.min(sequence.planned.saturating_add(budget));
+        let scored = sequence.scored_positions();
+        if scored.len() > outputs as usize {
+            end = end.min(scored.start + outputs);
+        }
         end = self.next_snapshot(sequence).map_or(end, |next| end.min(next));
         if self.config.batch_invariant && end < sequence.prefill_end {
             end -= end % self.config.page_size;
@@ -122,7 +136,7 @@ impl Scheduler {
         let step = self.step;
         let Some(sequence) = self.sequences.get_mut(&id) else { return false };
         let start = sequence.planned;
-        let mask = match sequence.samples_at(end - 1).then(|| mask_of(sequence)).transpose() {
+        let mut mask = match sequence.samples_at(end - 1).then(|| mask_of(sequence)).transpose() {
             Ok(mask) => mask,
             Err(reason) => {
                 self.fail(id, RequestError::Constraint { reason });
@@ -137,13 +151,26 @@ impl Scheduler {
         }
         self.memory.note_writer(pages, start, end, writer);
         let first = plan.rows.active;
-        (start..end).for_each(|position| plan.rows.push(sequence.row(position, slot)));
-        if let Some(mask) = mask {
-            let row = plan.rows.active - 1;
-            plan.rows.sampling[row as usize] = slot;
-            let (logprobs, hidden) = (sequence.logprobs, sequence.hidden);
-            plan.logits.push(LogitsRow { row, sample: true, logprobs, hidden, mask });
-            sequence.pending += 1;
+        for position in start..end {
+            let row = plan.rows.active;
+            plan.rows.push(sequence.row(position, slot));
+            let Some(next) = sequence.next_token(position) else { continue };
+            let logits = match next {
+                NextToken::Sample => {
+                    plan.rows.sampling[row as usize] = slot;
+                    let (logprobs, hidden) = (sequence.logprobs, sequence.hidden);
+                    LogitsRow { row, next, logprobs, hidden, mask: mask.take().flatten() }
+                }
+                NextToken::Known(_) => {
+                    let logprobs = sequence.prompt_scores.as_ref().map(|scores| scores.top);
+                    LogitsRow { row, next, logprobs, hidden: false, mask: None }
+                }
+            };
+            plan.logits.push(logits);
+        }
+        sequence.pending += u32::from(sequence.samples_at(end - 1));
+        if let Some(scores) = &mut sequence.prompt_scores {
+            scores.asked = scores.asked.max(end);
         }
         (sequence.planned, sequence.last_step) = (end, step);
         parts.push(Part { id, epoch: sequence.epoch, first, start, end });

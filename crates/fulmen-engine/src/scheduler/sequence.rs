@@ -6,12 +6,13 @@
 //!            | completed ..............| in flight .| planned
 //! ```
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::pages::{SequencePages, SwappedPages};
 use crate::request::{Constraint, FinishReason, RequestId, SamplingParams, Stop};
-use crate::step::{Row, RowToken};
+use crate::step::{NextToken, Row, RowToken, Sampled};
 
 /// The order of requests: the earlier rank is admitted first and preempted last.
 ///
@@ -36,6 +37,23 @@ pub(super) enum Place {
     Running { slot: u32, pages: SequencePages },
 }
 
+/// The log-probabilities of the tokens of a prompt.
+pub(super) struct PromptScores {
+    /// How many of the most likely tokens are wanted at each position.
+    pub(super) top: u8,
+    /// Positions whose rows were asked for the token after them: those that have answered, and those of steps
+    /// in flight.
+    pub(super) asked: u32,
+    /// The prompt's tokens so far: the first one, and one for each row that has answered.
+    pub(super) tokens: Vec<Sampled>,
+}
+
+impl PromptScores {
+    pub(super) fn new(first: u32, top: u8) -> PromptScores {
+        PromptScores { top, asked: 0, tokens: vec![Sampled::token(first)] }
+    }
+}
+
 pub(super) struct Sequence {
     pub(super) id: RequestId,
     pub(super) rank: Rank,
@@ -45,6 +63,8 @@ pub(super) struct Sequence {
     pub(super) sampling: SamplingParams,
     pub(super) logprobs: Option<u8>,
     pub(super) hidden: bool,
+    /// What is known of the log-probabilities of the prompt's tokens, if they are wanted.
+    pub(super) prompt_scores: Option<PromptScores>,
     pub(super) stop: Stop,
     pub(super) constraint: Option<Box<dyn Constraint>>,
     pub(super) use_prefix_cache: bool,
@@ -87,9 +107,29 @@ impl Sequence {
     }
 
     /// Tokens that may come from the prefix cache. The last token always runs, because its logits are needed,
-    /// and decoded positions of a batch-invariant sequence are not replaced by prefilled ones.
+    /// and so do those of the prompt whose logits are wanted; decoded positions of a batch-invariant sequence
+    /// are not replaced by prefilled ones.
     pub(super) fn prefill_limit(&self) -> usize {
-        (self.len() - 1).min(self.prefill_end) as usize
+        let scored = self.scored_positions();
+        let first_wanted = if scored.is_empty() { u32::MAX } else { scored.start };
+        (self.len() - 1).min(self.prefill_end).min(first_wanted) as usize
+    }
+
+    /// Positions of the prompt whose rows have still to be asked for the log-probability of the token after
+    /// them.
+    pub(super) fn scored_positions(&self) -> Range<u32> {
+        let end = self.prompt_tokens as u32 - 1;
+        self.prompt_scores.as_ref().map_or(end..end, |scores| scores.asked.min(end)..end)
+    }
+
+    /// The token after the row at `position`, if its logits are wanted.
+    pub(super) fn next_token(&self, position: u32) -> Option<NextToken> {
+        if self.samples_at(position) {
+            return Some(NextToken::Sample);
+        }
+        let wanted = self.scored_positions().contains(&position);
+        let next = self.tokens.get(position as usize + 1).filter(|_| wanted)?;
+        Some(NextToken::Known(*next))
     }
 
     pub(super) fn is_prefilling(&self) -> bool {

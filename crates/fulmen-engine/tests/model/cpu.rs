@@ -189,6 +189,7 @@ fn text_ends_at_stop_strings_end_tokens_and_limits() {
         .iter()
         .map(|event| match event {
             TextEvent::Piece { text, .. } | TextEvent::Finished { text, .. } => text.as_str(),
+            TextEvent::Prompt(_) => panic!("{event:?}"),
             TextEvent::Failed(error) => panic!("{error}"),
         })
         .collect();
@@ -219,7 +220,7 @@ fn models_share_a_device_and_can_be_unloaded_and_loaded_again() {
         let events = engine.submit(Request::new(prompt(seed), 16));
         let token = |event| match event {
             Event::Token(sampled) => Some(sampled.token),
-            Event::Finished { .. } => None,
+            Event::Prompt(_) | Event::Finished { .. } => None,
             Event::Failed(error) => panic!("{error}"),
         };
         events.filter_map(token).collect()

@@ -3,6 +3,7 @@
 mod cpu;
 mod edits;
 mod not_finite;
+mod prompt_logprobs;
 mod scenario;
 mod split;
 #[path = "../tiny/mod.rs"]

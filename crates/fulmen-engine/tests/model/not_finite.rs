@@ -40,9 +40,10 @@ fn nan_stays_with_its_request() {
             request(&[9, 7, 5], 1.3),
             request(&[4, 5], 1.3),
             request(&[7], 1.0),
+            Request { prompt_logprobs: Some(1), ..request(&[9, 7, 5], 1.0) },
         ];
         let found = answers(&mut driver, requests);
-        for (number, position) in [(1, 2), (3, 0)] {
+        for (number, position) in [(1, 2), (3, 0), (4, 1)] {
             let Some(Event::Failed(RequestError::Row { position: at, reason })) = &found[number].end else {
                 panic!("{found:?}");
             };

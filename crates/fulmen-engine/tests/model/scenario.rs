@@ -11,6 +11,7 @@ use std::time::Duration;
 use fulmen_core::DType;
 use fulmen_cpu::CpuDispatcher;
 use fulmen_engine::model::ModelDevice;
+use fulmen_engine::step::Sampled;
 use fulmen_engine::{Device, LoadOptions, Model, Sampling, SessionOptions};
 use fulmen_engine::{
     Driver, EngineOptions, Event, Progress, Request, RequestError, RequestId, SamplingParams, Stats,
@@ -32,7 +33,17 @@ pub(crate) fn small_file(recipe: &str) -> GgufFile {
 
 /// A small model with recurrent states, with random weights.
 pub(crate) fn hybrid_model(preset: &str, recipe: &str, device: Device) -> Model {
-    let shape = ModelShape { layers: 4, ..ModelShape::preset(preset).unwrap() };
+    preset_model((preset, 4), recipe, device)
+}
+
+/// A small model with experts, with random weights.
+pub(crate) fn expert_model(preset: &str, recipe: &str, device: Device) -> Model {
+    preset_model((preset, 2), recipe, device)
+}
+
+/// A model of a preset, but with so many layers, with random weights.
+fn preset_model((preset, layers): (&str, usize), recipe: &str, device: Device) -> Model {
+    let shape = ModelShape { layers, ..ModelShape::preset(preset).unwrap() };
     let file = Synth::new(shape, recipe.parse().unwrap(), 5).file().unwrap();
     Model::from_source(Arc::new(file), device, LoadOptions::default()).unwrap()
 }
@@ -95,6 +106,7 @@ struct Planned {
     priority: i8,
     /// Cancelled after so many tokens.
     cancel_after: Option<usize>,
+    prompt_logprobs: Option<u8>,
 }
 
 impl Planned {
@@ -111,6 +123,7 @@ impl Planned {
         Request {
             sampling: SamplingParams::new(self.sampling),
             logprobs: Some(2),
+            prompt_logprobs: self.prompt_logprobs,
             priority: self.priority,
             use_prefix_cache,
             ..Request::new(self.prompt.clone(), self.max_tokens)
@@ -121,6 +134,8 @@ impl Planned {
 /// What a request gave.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Answer {
+    /// The tokens of the prompt with their log-probabilities.
+    pub(crate) prompt: Vec<Sampled>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Vec<f32>,
     pub(crate) top: Vec<Vec<(u32, f32)>>,
@@ -146,7 +161,7 @@ impl Storm {
         };
         let prefixes = [0, 140, 261, 300].map(|count| tokens(&mut numbers, count));
         (0..self.requests)
-            .map(|_| {
+            .map(|number| {
                 let mut prompt = prefixes[numbers.below(4) as usize].clone();
                 let tail = 1 + numbers.below(30);
                 prompt.extend(tokens(&mut numbers, tail));
@@ -166,6 +181,7 @@ impl Storm {
                     max_tokens: 1 + numbers.below(self.max_tokens.into()) as u32,
                     sampling,
                     priority: numbers.below(3) as i8 - 1,
+                    prompt_logprobs: (number % 8 == 0).then_some(2),
                     cancel_after: (numbers.below(6) == 0).then(|| numbers.below(8) as usize),
                 }
             })
@@ -180,6 +196,14 @@ impl Storm {
             assert_eq!(together.tokens[..], alone.tokens[..count], "request {number}");
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&together.logprobs), bits(&alone.logprobs[..count]), "request {number}");
+            assert_eq!(together.prompt.is_empty(), planned[number].prompt_logprobs.is_none() || count == 0);
+            let prompt_bits = |answer: &Answer| {
+                let values = answer.prompt.iter().map(|token| token.logprob.unwrap_or(0.0));
+                bits(&values.collect::<Vec<f32>>())
+            };
+            if !together.prompt.is_empty() {
+                assert_eq!(prompt_bits(together), prompt_bits(alone), "the prompt of request {number}");
+            }
             assert!(!planned[number].whole(together) || count == alone.tokens.len(), "request {number}");
         }
         stats
@@ -344,6 +368,7 @@ fn collect(events: Vec<(RequestId, Event)>, sent: &BTreeMap<RequestId, usize>, f
     for (id, event) in events {
         let answer = &mut found[sent[&id]];
         match event {
+            Event::Prompt(tokens) => answer.prompt = tokens,
             Event::Token(sampled) => {
                 answer.tokens.push(sampled.token);
                 answer.logprobs.extend(sampled.logprob);

@@ -242,6 +242,7 @@ fn an_engine_on_two_devices_gives_the_answers_of_one() {
         let prompt = |n: u32| (0..n).map(|i| (i * 31 + n) % 300).collect::<Vec<u32>>();
         vec![
             Request { logprobs: Some(3), hidden: true, ..Request::new(prompt(150), 12) },
+            Request { prompt_logprobs: Some(2), ..Request::new(prompt(140), 6) },
             Request { sampling: sampling(0.8, 1.2), ..Request::new(prompt(3), 20) },
             Request { sampling: sampling(0.0, 1.5), logprobs: Some(1), ..Request::new(prompt(40), 9) },
             Request::new(prompt(1), 15),

@@ -4,7 +4,9 @@ use fulmen_core::DType;
 use fulmen_engine::EngineOptions;
 use fulmen_wgpu::WgpuDispatcher;
 
-use crate::scenario::{Reference, Storm, hybrid_model, prefix_hits_change_nothing, small_model};
+use crate::scenario::{
+    Reference, Storm, expert_model, hybrid_model, prefix_hits_change_nothing, small_model,
+};
 
 /// Whether all cases run: a software GPU takes seconds for each request.
 fn full() -> bool {
@@ -40,6 +42,25 @@ fn a_storm_gives_equal_bits_in_batch_invariant_mode() {
         let storm = Storm { requests, max_tokens: 4, sampled: true, options, seed: 6 };
         let stats = storm.equal_bits(&model);
         assert!(stats.dropped > 0, "{recipe}: {stats:?}");
+    }
+}
+
+#[test]
+fn a_storm_of_experts_gives_equal_bits_in_batch_invariant_mode() {
+    for (preset, recipe) in [("tiny-qwen3moe", "q4_k_m"), ("tiny-gpt-oss", "mxfp4_moe")] {
+        let model = expert_model(preset, recipe, Box::new(WgpuDispatcher::open(0).unwrap()));
+        let options = EngineOptions {
+            context: 384,
+            max_sequences: 4,
+            pages: 9,
+            max_rows: 320,
+            batch_invariant: true,
+            ..EngineOptions::default()
+        };
+        let requests = if full() { 60 } else { 5 };
+        let storm = Storm { requests, max_tokens: 4, sampled: true, options, seed: 6 };
+        let stats = storm.equal_bits(&model);
+        assert!(stats.dropped > 0, "{preset}: {stats:?}");
     }
 }
 

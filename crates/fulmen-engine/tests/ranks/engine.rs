@@ -66,6 +66,7 @@ fn requests() -> Vec<Request> {
     let prompt = |n: u32| (0..n).map(|i| (i * 31 + n) % 300).collect::<Vec<u32>>();
     vec![
         Request { logprobs: Some(3), hidden: true, ..Request::new(prompt(150), 12) },
+        Request { prompt_logprobs: Some(2), ..Request::new(prompt(70), 4) },
         Request { sampling: sampling(0.8, 1.2), ..Request::new(prompt(3), 20) },
         Request { sampling: sampling(0.0, 1.5), logprobs: Some(1), ..Request::new(prompt(40), 9) },
         Request::new(prompt(1), 15),
@@ -81,6 +82,11 @@ fn an_engine_on_ranks_gives_the_tokens_of_one_device() {
             assert_eq!(found.tokens, expected.tokens, "{ranks} ranks");
             let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-3;
             assert!(found.logprobs.iter().zip(&expected.logprobs).all(near), "{ranks} ranks");
+            let prompt = found.prompt.iter().zip(&expected.prompt);
+            assert_eq!(found.prompt.len(), expected.prompt.len(), "{ranks} ranks");
+            for (a, b) in prompt.filter_map(|(a, b)| Some((a.logprob?, b.logprob?))) {
+                assert!(near((&a, &b)), "{ranks} ranks: {a}, expected {b}");
+            }
             assert_eq!(found.hidden.len(), expected.hidden.len());
         }
     }

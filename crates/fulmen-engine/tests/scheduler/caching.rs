@@ -8,20 +8,65 @@ use super::*;
 
 /// Runs one request and returns the prompt tokens that were cached, and its tokens.
 fn run(driver: &mut Driver<MockDevice>, request: Request) -> (usize, Vec<u32>) {
-    let expected = MockModel::new(driver.scheduler().config()).answer(&request, driver.scheduler().context());
+    let model = MockModel::new(driver.scheduler().config());
+    let expected = model.answer(&request, driver.scheduler().context());
+    let expected_prompt = request.prompt_logprobs.map(|_| model.prompt_logprobs(&request.prompt, 0));
     driver.submit(request, ms(0)).unwrap();
     while driver.step(ms(0)) == Progress::Busy {}
-    let (mut tokens, mut cached) = (Vec::new(), None);
+    let (mut tokens, mut prompt, mut cached) = (Vec::new(), None, None);
     for (_, event) in driver.take_events() {
         match event {
+            Event::Prompt(scored) => prompt = Some(scored),
             Event::Token(sampled) => tokens.push(sampled.token),
             Event::Finished { usage, .. } => cached = Some(usage.cached_tokens),
             Event::Failed(error) => panic!("{error}"),
         }
     }
     assert_eq!(tokens, expected, "as a cold run");
+    assert_eq!(prompt, expected_prompt);
     driver.scheduler().counted_back().unwrap();
     (cached.unwrap(), tokens)
+}
+
+#[test]
+fn wanted_log_probabilities_of_a_prompt_are_computed_and_not_looked_up() {
+    let mut driver = driver(&config(64));
+    let scored = || Request { prompt_logprobs: Some(0), ..Request::new(prompt(18), 3) };
+    assert_eq!(run(&mut driver, Request::new(prompt(18), 3)).0, 0);
+    assert_eq!(run(&mut driver, scored()).0, 0);
+    assert_eq!(run(&mut driver, scored()).0, 0);
+    assert_eq!(run(&mut driver, Request::new(prompt(18), 3)).0, 17, "its pages serve others");
+    assert_eq!(run(&mut driver, Request { prompt_logprobs: Some(0), ..Request::new(vec![5], 2) }).0, 0);
+}
+
+/// Pages of a preempted sequence come from the cache again, but for those whose rows have not run.
+#[test]
+fn log_probabilities_of_a_preempted_prompt_are_asked_for_once() {
+    let mut scheduler = scheduler(SchedulerConfig { prompt_outputs: 8, ..config(7) });
+    let scored = Request { prompt_logprobs: Some(0), ..Request::new(prompt(18), 1) };
+    let low = scheduler.submit(scored, ms(0)).unwrap();
+    let first = scheduler.plan(ms(0)).unwrap();
+    assert_eq!((first.rows.active, first.logits.len()), (8, 8));
+    answer(&mut scheduler, &first, 3);
+    let high = Request { priority: 1, ..Request::new((40..52).collect(), 1) };
+    let high = scheduler.submit(high, ms(0)).unwrap();
+    let second = scheduler.plan(ms(0)).unwrap();
+    assert_eq!((second.chunks.len(), second.logits.len()), (1, 1), "the other prompt alone");
+    answer(&mut scheduler, &second, 4);
+    assert!(scheduler.take_events().iter().all(|(id, _)| *id == high));
+    let third = scheduler.plan(ms(0)).unwrap();
+    let positions: Vec<u32> =
+        third.logits.iter().map(|logits| third.rows.get(logits.row).unwrap().position).collect();
+    assert_eq!((third.chunks[0].position, positions), (8, (8..16).collect()));
+    answer(&mut scheduler, &third, 5);
+    let fourth = scheduler.plan(ms(0)).unwrap();
+    answer(&mut scheduler, &fourth, 6);
+    let events = scheduler.take_events();
+    let Event::Prompt(tokens) = &events[0].1 else { panic!("{events:?}") };
+    // The answers of this test are the number of the step.
+    let tokens: Vec<u32> = tokens.iter().map(|token| token.token).collect();
+    assert_eq!((events[0].0, tokens), (low, [vec![0], vec![3; 8], vec![5; 8], vec![6]].concat()));
+    scheduler.counted_back().unwrap();
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn finish(driver: &mut Driver<MockDevice>) -> BTreeMap<RequestId, Answer> {
             let answer = answers.entry(id).or_default();
             match event {
                 Event::Token(sampled) => answer.tokens.push(sampled.token),
-                Event::Finished { .. } => {}
+                Event::Prompt(_) | Event::Finished { .. } => {}
                 Event::Failed(error) => answer.error = Some(error),
             }
         }

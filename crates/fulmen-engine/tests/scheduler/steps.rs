@@ -2,7 +2,7 @@
 
 use std::panic::resume_unwind;
 
-use fulmen_engine::step::{NO_SLOT, RowToken, TokenMask};
+use fulmen_engine::step::{NO_SLOT, NextToken, RowToken, TokenMask};
 use fulmen_engine::{Constraint, DeviceLost, LaunchError, StepDevice, Stop, Ticket};
 
 use super::*;
@@ -52,6 +52,41 @@ fn short_prompts_do_not_wait_for_the_end_of_a_long_one() {
     answer(&mut scheduler, &first, 1);
     answer(&mut scheduler, &second, 1);
     assert!(scheduler.take_events().iter().any(|(id, event)| *id == short && event.is_last()));
+}
+
+#[test]
+fn prompts_with_log_probabilities_run_in_chunks_that_have_room_for_them() {
+    let mut scheduler = scheduler(SchedulerConfig { prompt_outputs: 6, ..config(64) });
+    let scored = |len| Request { prompt_logprobs: Some(4), ..Request::new(prompt(len), 1) };
+    let long = scheduler.submit(scored(9), ms(0)).unwrap();
+    let second = scheduler.submit(scored(3), ms(0)).unwrap();
+    let plain = scheduler.submit(Request::new(prompt(5), 1), ms(0)).unwrap();
+    let first = scheduler.plan(ms(0)).unwrap();
+    // The second prompt waits for room, and does not hold up the third, which needs none.
+    assert_eq!(first.chunks.iter().map(|chunk| chunk.rows.clone()).collect::<Vec<_>>(), [0..6, 6..11]);
+    let next: Vec<NextToken> = first.logits.iter().map(|logits| logits.next).collect();
+    let known = |tokens: std::ops::Range<u32>| tokens.map(NextToken::Known).collect::<Vec<_>>();
+    assert_eq!(next, [known(1..7), vec![NextToken::Sample]].concat());
+    assert!(first.logits[..6].iter().all(|logits| logits.logprobs == Some(4)));
+    assert_eq!(first.logits[6].logprobs, None);
+    assert_eq!(first.rows.sampling.iter().filter(|&&slot| slot != NO_SLOT).count(), 1);
+
+    let rest = scheduler.plan(ms(0)).unwrap();
+    assert_eq!(rest.chunks.iter().map(|chunk| chunk.rows.clone()).collect::<Vec<_>>(), [0..3, 3..6]);
+    let next: Vec<NextToken> = rest.logits.iter().map(|logits| logits.next).collect();
+    let sample = vec![NextToken::Sample];
+    assert_eq!(next, [known(7..9), sample.clone(), known(1..3), sample].concat());
+    answer(&mut scheduler, &first, 7);
+    let events = scheduler.take_events();
+    assert!(events.iter().all(|(id, _)| *id == plain), "a prompt is told with its first token: {events:?}");
+    answer(&mut scheduler, &rest, 7);
+    let events = scheduler.take_events();
+    let prompts = events.iter().filter_map(|(id, event)| match event {
+        Event::Prompt(tokens) => Some((*id, tokens.len())),
+        _ => None,
+    });
+    assert_eq!(prompts.collect::<Vec<_>>(), [(long, 9), (second, 3)]);
+    scheduler.counted_back().unwrap();
 }
 
 #[test]

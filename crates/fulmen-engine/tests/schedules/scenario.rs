@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use fulmen_engine::mock::{MockFaults, MockModel, MockSampling};
 use fulmen_engine::pages::{GroupConfig, GroupKind};
-use fulmen_engine::step::TokenMask;
+use fulmen_engine::step::{Sampled, TokenMask};
 use fulmen_engine::{
     Constraint, DeviceLost, LaunchError, PreemptionMode, Request, SamplingParams, SchedulerConfig, Stop,
 };
@@ -38,6 +38,7 @@ pub(crate) struct Arrival {
     pub(crate) stop: Stop,
     pub(crate) constrained: bool,
     pub(crate) use_prefix_cache: bool,
+    pub(crate) prompt_logprobs: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -84,6 +85,7 @@ impl Arrival {
             stop: self.stop.clone(),
             constraint: self.constrained.then(|| constraint() as Box<dyn Constraint>),
             use_prefix_cache: self.use_prefix_cache,
+            prompt_logprobs: self.prompt_logprobs.then_some(0),
             ..Request::new(self.prompt.clone(), self.max_tokens)
         }
     }
@@ -94,6 +96,11 @@ impl Arrival {
         let len = (self.prompt.len() + self.max_tokens as usize).min(context);
         let mask = |generated: &[u32]| self.constrained.then(|| alternating(vocabulary, generated));
         model.generate(&self.prompt, len, self.seed, &self.stop, mask)
+    }
+
+    /// The tokens of the prompt with their log-probabilities, if they are wanted.
+    pub(crate) fn expected_prompt(&self, model: &MockModel) -> Option<Vec<Sampled>> {
+        self.prompt_logprobs.then(|| model.prompt_logprobs(&self.prompt, self.seed))
     }
 }
 
@@ -156,6 +163,7 @@ fn draw_config(flavor: Flavor, rng: &mut Rng) -> SchedulerConfig {
         buckets: vec![1, 2, 4, 8, 16, [24, 32, 48][rng.usize(..3)]],
         prefill_rows: rng.u32(1..=16).max(if batch_invariant { page_size } else { 1 }),
         prefill_rows_per_decode_row: rng.u32(0..=4),
+        prompt_outputs: rng.u32(1..=12).max(if batch_invariant { page_size } else { 1 }),
         reserve_pages: rng.u32(..=2),
         queue_limit: if chance(rng, 10) { rng.usize(1..=3) } else { 100 },
         aging: Duration::from_millis(rng.u64(1..=20)),
@@ -201,6 +209,7 @@ fn draw_arrivals(config: &SchedulerConfig, rng: &mut Rng) -> Vec<Arrival> {
             stop: Stop { tokens: stop_tokens, sequences },
             constrained: chance(rng, 15),
             use_prefix_cache: chance(rng, 90),
+            prompt_logprobs: chance(rng, 20),
         });
     }
     arrivals

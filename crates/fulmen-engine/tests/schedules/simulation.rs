@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fulmen_engine::mock::{MockDevice, MockModel};
+use fulmen_engine::step::Sampled;
 use fulmen_engine::{Driver, Event, LaunchError, Progress, RequestError, RequestId};
 
 use super::scenario::{Flavor, Scenario};
@@ -31,12 +32,14 @@ pub(crate) struct Counts {
     failed_launches: u64,
     devices_lost: u64,
     longest_wait_in_steps: u64,
+    scored_prompts: u64,
 }
 
 impl Counts {
     /// Whether the schedules did what they are there for.
     pub(crate) fn check(&self, flavor: Flavor) {
         let preempted = self.dropped > 0 && self.swapped_out > 0;
+        assert!(self.scored_prompts > 0, "{self:?}");
         assert!(preempted && self.cancelled > 0 && self.expired > 0 && self.dropped_rows > 0, "{self:?}");
         assert!(flavor == Flavor::Groups || self.hits > 0 && self.evictions > 0, "{self:?}");
         assert!(flavor != Flavor::Hybrid || self.state_evictions > 0 && self.swapped_out > 0, "{self:?}");
@@ -48,6 +51,9 @@ struct Running {
     arrival: usize,
     expected: Vec<u32>,
     tokens: Vec<u32>,
+    /// The tokens of the prompt with their log-probabilities.
+    expected_prompt: Option<Vec<Sampled>>,
+    prompt: Option<Vec<Sampled>>,
     submitted_at: u64,
     cancelled: bool,
 }
@@ -181,6 +187,8 @@ impl<'a> Simulation<'a> {
                         arrival: self.next_arrival,
                         expected: arrival.expected(&self.model, vocabulary, context),
                         tokens: Vec::new(),
+                        expected_prompt: arrival.expected_prompt(&self.model),
+                        prompt: None,
                         submitted_at: self.iterations,
                         cancelled: false,
                     };
@@ -225,6 +233,15 @@ impl<'a> Simulation<'a> {
             };
             let arrival = running.arrival;
             match &event {
+                Event::Prompt(tokens) if running.prompt.is_none() && running.tokens.is_empty() => {
+                    counts.scored_prompts += 1;
+                    running.prompt = Some(tokens.clone());
+                }
+                Event::Prompt(_) => return Err(format!("{arrival}: the prompt once more, or too late")),
+                Event::Token(_) if running.prompt != running.expected_prompt => {
+                    let (found, alone) = (&running.prompt, &running.expected_prompt);
+                    return Err(format!("the prompt of {arrival}: {found:?}, alone {alone:?}"));
+                }
                 Event::Token(sampled) => running.tokens.push(sampled.token),
                 Event::Finished { usage, .. } => {
                     if running.tokens != running.expected || usage.generated_tokens != running.tokens.len() {

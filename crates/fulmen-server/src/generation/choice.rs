@@ -9,7 +9,7 @@ use fulmen_engine::generation::{Scanned, StopFinder};
 use fulmen_engine::step::Sampled;
 use fulmen_engine::{Event, FinishReason, RequestHandle, Usage};
 use fulmen_model::template::{AnswerParser, ParsedText, ToolCall};
-use fulmen_model::tokenizer::StreamDecoder;
+use fulmen_model::tokenizer::{StreamDecoder, Tokenizer, TokenizerError};
 
 use crate::error::ApiError;
 use crate::log::AnswerLog;
@@ -23,7 +23,8 @@ pub(crate) struct TokenLogprob {
     pub(crate) token: u32,
     /// The bytes of the token; not necessarily whole characters.
     pub(crate) bytes: Vec<u8>,
-    pub(crate) logprob: f32,
+    /// `None` for the first token of a prompt, which follows nothing.
+    pub(crate) logprob: Option<f32>,
     /// The most likely tokens at this position.
     pub(crate) top: Vec<(Vec<u8>, f32)>,
     /// Bytes of text before it.
@@ -39,6 +40,8 @@ pub(crate) struct Piece {
     pub(crate) content: String,
     pub(crate) calls: Vec<ToolCall>,
     pub(crate) logprobs: Vec<TokenLogprob>,
+    /// All tokens of the prompt, if their log-probabilities are wanted: before the first token.
+    pub(crate) prompt: Vec<TokenLogprob>,
 }
 
 /// Why a text ended.
@@ -170,6 +173,7 @@ impl Choice {
                 Poll::Pending => return Poll::Pending,
             };
             let taken = match event {
+                Some(Event::Prompt(tokens)) => self.take_prompt(&tokens),
                 Some(Event::Token(sampled)) => self.take_token(&sampled),
                 Some(Event::Finished { reason, usage }) => {
                     self.finish(reason, usage);
@@ -185,6 +189,21 @@ impl Choice {
         }
     }
 
+    /// Passes on the tokens of the prompt.
+    fn take_prompt(&mut self, tokens: &[Sampled]) -> Result<(), ApiError> {
+        let tokenizer = self.lease.tokenizer();
+        let (mut decoder, mut offset, mut characters) = (StreamDecoder::new(), 0, 0);
+        let mut prompt = Vec::with_capacity(tokens.len());
+        for sampled in tokens {
+            prompt.push(token_logprob(tokenizer, sampled, offset, characters));
+            let text = decoder.push(tokenizer, sampled.token).map_err(outside_vocabulary)?;
+            offset += text.len();
+            characters += text.chars().count();
+        }
+        self.ready.push_back(Output::Piece(Piece { prompt, ..Piece::default() }));
+        Ok(())
+    }
+
     fn take_token(&mut self, sampled: &Sampled) -> Result<(), ApiError> {
         self.usage.generated += 1;
         if self.first.is_none() {
@@ -197,18 +216,9 @@ impl Choice {
         if tokenizer.is_end(id) && !self.ignore_eos {
             return Ok(());
         }
-        let outside = |error: fulmen_model::tokenizer::TokenizerError| ApiError::internal(error.to_string());
-        let text = self.decoder.push(tokenizer, id).map_err(outside)?;
+        let text = self.decoder.push(tokenizer, id).map_err(outside_vocabulary)?;
         if self.wants_logprobs {
-            let bytes = |id: u32| tokenizer.token_bytes(id).map(<[u8]>::to_vec).unwrap_or_default();
-            self.pending.push_back(TokenLogprob {
-                token: id,
-                bytes: bytes(id),
-                logprob: sampled.logprob.unwrap_or(f32::NEG_INFINITY),
-                top: sampled.top.iter().map(|&(id, logprob)| (bytes(id), logprob)).collect(),
-                offset: self.decoded,
-                characters: self.characters,
-            });
+            self.pending.push_back(token_logprob(tokenizer, sampled, self.decoded, self.characters));
         }
         let stop = self.take_text(&text);
         let reason = match stop {
@@ -274,7 +284,8 @@ impl Choice {
         }
         if !parsed.is_empty() || !logprobs.is_empty() {
             let ParsedText { reasoning, content, calls } = parsed;
-            self.ready.push_back(Output::Piece(Piece { reasoning, content, calls, logprobs }));
+            let piece = Piece { reasoning, content, calls, logprobs, ..Piece::default() };
+            self.ready.push_back(Output::Piece(piece));
         }
     }
 
@@ -320,6 +331,23 @@ impl Choice {
         self.ready.push_back(Output::End(Ending { reason, usage: self.usage, prefill, decode }));
         self.ended = true;
     }
+}
+
+/// A token with its log-probability, behind so many bytes and characters of text.
+fn token_logprob(tokenizer: &Tokenizer, sampled: &Sampled, offset: usize, characters: usize) -> TokenLogprob {
+    let bytes = |id: u32| tokenizer.token_bytes(id).map(<[u8]>::to_vec).unwrap_or_default();
+    TokenLogprob {
+        token: sampled.token,
+        bytes: bytes(sampled.token),
+        logprob: sampled.logprob,
+        top: sampled.top.iter().map(|&(id, logprob)| (bytes(id), logprob)).collect(),
+        offset,
+        characters,
+    }
+}
+
+fn outside_vocabulary(error: TokenizerError) -> ApiError {
+    ApiError::internal(error.to_string())
 }
 
 impl Drop for Choice {

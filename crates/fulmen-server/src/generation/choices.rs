@@ -29,6 +29,8 @@ pub(crate) struct Answer {
     pub(crate) content: String,
     pub(crate) calls: Vec<ToolCall>,
     pub(crate) logprobs: Vec<TokenLogprob>,
+    /// All tokens of the prompt, if their log-probabilities are wanted.
+    pub(crate) prompt: Vec<TokenLogprob>,
     pub(crate) ending: Ending,
 }
 
@@ -132,14 +134,15 @@ impl Choices {
                     all.content.push_str(&piece.content);
                     all.calls.extend(piece.calls);
                     all.logprobs.extend(piece.logprobs);
+                    all.prompt.extend(piece.prompt);
                 }
                 (index, Output::End(ending)) => endings[index] = Some(ending),
             }
         }
         let ended = |(piece, ending): (Piece, Option<Ending>)| {
-            let Piece { reasoning, content, calls, logprobs } = piece;
+            let Piece { reasoning, content, calls, logprobs, prompt } = piece;
             let ending = ending.ok_or_else(|| ApiError::internal("an answer has no end"))?;
-            Ok(Answer { reasoning, content, calls, logprobs, ending })
+            Ok(Answer { reasoning, content, calls, logprobs, prompt, ending })
         };
         pieces.into_iter().zip(endings).map(ended).collect()
     }
@@ -155,6 +158,7 @@ impl Answer {
             content: String::new(),
             calls: Vec::new(),
             logprobs: Vec::new(),
+            prompt: Vec::new(),
             ending: Ending { reason: EndReason::Length, usage, prefill, decode },
         }
     }
@@ -197,6 +201,7 @@ fn request(
         tenant: Arc::clone(&caller.tenant),
         sampling,
         logprobs: params.logprobs,
+        prompt_logprobs: params.logprobs.filter(|_| params.prompt_logprobs),
         stop: Stop { tokens: ends, sequences: Vec::new() },
         ..Request::new(prompt.tokens.clone(), params.max_tokens.unwrap_or(room).min(room))
     })

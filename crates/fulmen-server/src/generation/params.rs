@@ -29,6 +29,8 @@ pub(crate) struct SamplingFields {
     pub(crate) max_tokens: Option<(&'static str, i64)>,
     pub(crate) logit_bias: Vec<(String, f64)>,
     pub(crate) logprobs: Option<i64>,
+    /// Whether those of the prompt are wanted, too.
+    pub(crate) prompt_logprobs: bool,
     pub(crate) n: Option<i64>,
     pub(crate) ignore_eos: bool,
     pub(crate) grammar: Option<Grammar>,
@@ -61,6 +63,7 @@ pub(crate) struct GenerationParams {
     /// `None` for what the context leaves.
     pub(crate) max_tokens: Option<u32>,
     pub(crate) logprobs: Option<u8>,
+    pub(crate) prompt_logprobs: bool,
     pub(crate) n: u32,
     pub(crate) ignore_eos: bool,
     pub(crate) grammar: Option<Grammar>,
@@ -120,8 +123,17 @@ impl SamplingFields {
                 "this model has no constrained decoding (JSON, grammars, required tools)",
             ));
         }
-        let (ignore_eos, grammar) = (self.ignore_eos, self.grammar);
-        Ok(GenerationParams { sampling, logit_bias, stop, max_tokens, logprobs, n, ignore_eos, grammar })
+        Ok(GenerationParams {
+            sampling,
+            logit_bias,
+            stop,
+            max_tokens,
+            logprobs,
+            prompt_logprobs: self.prompt_logprobs,
+            n,
+            ignore_eos: self.ignore_eos,
+            grammar: self.grammar,
+        })
     }
 
     fn sampling(&self, defaults: &SamplingDefaults, context: u32) -> Result<Sampling, ApiError> {

@@ -45,9 +45,13 @@ impl LineEncoder {
 
     /// A whole answer in one line.
     pub(super) fn whole(&self, answer: Answer) -> Vec<u8> {
-        let Answer { reasoning, content, calls, logprobs, ending } = answer;
+        let Answer { reasoning, content, calls, logprobs, ending, .. } = answer;
         let mut out = Vec::new();
-        self.write(Piece { reasoning, content, calls, logprobs }, Some(&ending), &mut out);
+        self.write(
+            Piece { reasoning, content, calls, logprobs, ..Piece::default() },
+            Some(&ending),
+            &mut out,
+        );
         out
     }
 }

@@ -65,7 +65,7 @@ pub(crate) async fn create(
 }
 
 fn choice(index: usize, answer: Answer, with_logprobs: bool) -> ChatChoice {
-    let Answer { reasoning, content, calls, logprobs, ending } = answer;
+    let Answer { reasoning, content, calls, logprobs, ending, .. } = answer;
     let content = (calls.is_empty() || !content.is_empty()).then_some(content);
     ChatChoice {
         index,

@@ -17,8 +17,8 @@ use crate::app::{App, Caller};
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
 use crate::generation::{
-    Answer, Choices, Encode, Output, Prompt, SamplingFields, Streaming, TokenLogprob, sse_data, stream,
-    stream_ends, tokenize,
+    Answer, Choices, Encode, EndReason, Ending, Output, Prompt, SamplingFields, Streaming, TokenLogprob,
+    TokenUsage, sse_data, stream, stream_ends, tokenize,
 };
 use crate::ids;
 use crate::registry::Lease;
@@ -62,7 +62,7 @@ pub(crate) struct CompletionRequest {
     pub(crate) logit_bias: Option<BTreeMap<String, f64>>,
     /// How many of the most likely tokens are wanted at each position.
     pub(crate) logprobs: Option<i64>,
-    /// Whether the prompt is part of the text; not together with logprobs.
+    /// Whether the prompt is part of the text, and with logprobs its tokens part of them.
     pub(crate) echo: Option<bool>,
     /// Not supported.
     pub(crate) suffix: Option<String>,
@@ -93,27 +93,31 @@ pub(crate) struct CompletionChoice {
     finish_reason: Option<&'static str>,
 }
 
-/// Log-probabilities of a completion.
-#[derive(Debug, Serialize, ToSchema)]
+/// Log-probabilities of a completion. The first token of an echoed prompt has none: null.
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
-    token_logprobs: Vec<f32>,
-    top_logprobs: Vec<BTreeMap<String, f32>>,
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
     text_offset: Vec<usize>,
 }
 
 impl CompletionLogprobs {
-    fn new(tokens: &[TokenLogprob]) -> CompletionLogprobs {
+    /// The tokens of an echoed prompt, and generated ones behind `echoed` characters.
+    fn new(prompt: &[TokenLogprob], generated: &[TokenLogprob], echoed: usize) -> CompletionLogprobs {
+        let mut all = CompletionLogprobs::default();
+        prompt.iter().for_each(|token| all.push(token, 0));
+        generated.iter().for_each(|token| all.push(token, echoed));
+        all
+    }
+
+    fn push(&mut self, token: &TokenLogprob, echoed: usize) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let top = |token: &TokenLogprob| {
-            token.top.iter().map(|(bytes, logprob)| (text(bytes), finite_logprob(*logprob))).collect()
-        };
-        CompletionLogprobs {
-            tokens: tokens.iter().map(|token| text(&token.bytes)).collect(),
-            token_logprobs: tokens.iter().map(|token| finite_logprob(token.logprob)).collect(),
-            top_logprobs: tokens.iter().map(top).collect(),
-            text_offset: tokens.iter().map(|token| token.characters).collect(),
-        }
+        let top = token.top.iter().map(|(bytes, logprob)| (text(bytes), finite_logprob(*logprob)));
+        self.tokens.push(text(&token.bytes));
+        self.token_logprobs.push(token.logprob.map(finite_logprob));
+        self.top_logprobs.push(token.logprob.map(|_| top.collect()));
+        self.text_offset.push(echoed + token.characters);
     }
 }
 
@@ -143,18 +147,25 @@ pub(crate) async fn create(
         return Err(ApiError::field("prompt", message));
     }
     let model = lease.spec().name.clone();
-    let head = Head { id: ids::unique("cmpl-"), created: ids::now(), model, n, echoes };
-    let with_logprobs = params.logprobs.is_some();
+    let head = Head {
+        id: ids::unique("cmpl-"),
+        created: ids::now(),
+        model,
+        n,
+        echoes,
+        with_logprobs: params.logprobs.is_some(),
+        only_echo,
+    };
     let form = Streaming::Sse { keep_alive: app.options.keep_alive };
-    let encoder = |head, count| Encoder { head, count, with_usage, with_logprobs, usage: Usage::default() };
-    if only_echo {
+    let encoder = |head, count| Encoder { head, count, with_usage, usage: Usage::default() };
+    if only_echo && !head.with_logprobs {
         let answers = echoed(&prompts, n, lease.context())?;
         if streams {
             let endings: Vec<_> = answers.into_iter().map(|answer| answer.ending).collect();
             let encoder = encoder(head, endings.len());
             return Ok(stream_ends(endings, encoder, form));
         }
-        return Ok(json_response(&head.whole(answers, false)));
+        return Ok(json_response(&head.whole(answers)));
     }
     let mut choices = Choices::start(lease, &prompts, &params, &caller, &app.metrics).await?;
     if streams {
@@ -162,7 +173,7 @@ pub(crate) async fn create(
         let encoder = encoder(head, choices.len());
         return Ok(stream(choices, encoder, form));
     }
-    Ok(json_response(&head.whole(choices.collect().await?, with_logprobs)))
+    Ok(json_response(&head.whole(choices.collect().await?)))
 }
 
 /// Answers without a generated token, `n` for each prompt.
@@ -182,9 +193,6 @@ fn refuse_unsupported(request: &CompletionRequest) -> Result<(), ApiError> {
     if request.best_of.is_some_and(|best| best != request.n.unwrap_or(1)) {
         return Err(ApiError::unsupported("best_of", "all n completions are returned"));
     }
-    if request.echo == Some(true) && request.logprobs.is_some() {
-        return Err(ApiError::unsupported("echo", "the prompt has no log-probabilities"));
-    }
     Ok(())
 }
 
@@ -192,6 +200,7 @@ fn sampling_fields(request: &mut CompletionRequest) -> Result<SamplingFields, Ap
     Ok(SamplingFields {
         max_tokens: Some(("max_tokens", request.max_tokens.unwrap_or(16))),
         logprobs: request.logprobs,
+        prompt_logprobs: request.echo == Some(true),
         ..shared_sampling_fields!(request)
     })
 }
@@ -242,20 +251,52 @@ struct Head {
     n: usize,
     /// What is echoed, by prompt.
     echoes: Vec<String>,
+    with_logprobs: bool,
+    /// Whether nothing is wanted of what is generated: a token comes with the log-probabilities of a prompt.
+    only_echo: bool,
 }
 
 impl Head {
+    fn echo(&self, index: usize) -> &str {
+        &self.echoes[index / self.n]
+    }
+
+    /// Log-probabilities of a part of a choice, if they are wanted.
+    fn logprobs(
+        &self,
+        index: usize,
+        prompt: &[TokenLogprob],
+        generated: &[TokenLogprob],
+    ) -> Option<CompletionLogprobs> {
+        let echoed = self.echo(index).chars().count();
+        self.with_logprobs.then(|| CompletionLogprobs::new(prompt, generated, echoed))
+    }
+
+    /// The end of a choice, of which the generated token may not be wanted.
+    fn ending(&self, ending: Ending) -> Ending {
+        if !self.only_echo {
+            return ending;
+        }
+        let usage = TokenUsage { generated: 0, reasoning: 0, ..ending.usage };
+        Ending { reason: EndReason::Length, usage, ..ending }
+    }
+
     fn response(&self, choices: Vec<CompletionChoice>, usage: Option<Option<Usage>>) -> CompletionResponse {
         let (id, model) = (self.id.clone(), self.model.clone());
         CompletionResponse { id, object: "text_completion", created: self.created, model, choices, usage }
     }
 
-    fn whole(&self, answers: Vec<Answer>, with_logprobs: bool) -> CompletionResponse {
+    fn whole(&self, mut answers: Vec<Answer>) -> CompletionResponse {
+        for answer in answers.iter_mut().filter(|_| self.only_echo) {
+            answer.content.clear();
+            answer.logprobs.clear();
+            answer.ending = self.ending(answer.ending.clone());
+        }
         let usage = Usage::of(&answers, self.n);
         let choices = answers.into_iter().enumerate().map(|(index, answer)| CompletionChoice {
-            text: format!("{}{}", self.echoes[index / self.n], answer.content),
+            text: format!("{}{}", self.echo(index), answer.content),
             index,
-            logprobs: with_logprobs.then(|| CompletionLogprobs::new(&answer.logprobs)),
+            logprobs: self.logprobs(index, &answer.prompt, &answer.logprobs),
             finish_reason: Some(finish_reason(&answer.ending.reason)),
         });
         self.response(choices.collect(), Some(Some(usage)))
@@ -266,7 +307,6 @@ struct Encoder {
     head: Head,
     count: usize,
     with_usage: bool,
-    with_logprobs: bool,
     usage: Usage,
 }
 
@@ -277,10 +317,11 @@ impl Encoder {
 }
 
 impl Encode for Encoder {
+    /// What is echoed comes first, or with the log-probabilities of the prompt.
     fn start(&mut self, out: &mut Vec<u8>) {
         for index in 0..self.count {
-            let text = self.head.echoes[index / self.head.n].clone();
-            if !text.is_empty() {
+            let text = self.head.echo(index).to_owned();
+            if !text.is_empty() && !self.head.with_logprobs {
                 self.write(CompletionChoice { text, index, logprobs: None, finish_reason: None }, out);
             }
         }
@@ -288,11 +329,15 @@ impl Encode for Encoder {
 
     fn output(&mut self, index: usize, output: Output, out: &mut Vec<u8>) {
         let choice = match output {
+            Output::Piece(piece) if piece.prompt.is_empty() && self.head.only_echo => return,
             Output::Piece(piece) => {
-                let logprobs = self.with_logprobs.then(|| CompletionLogprobs::new(&piece.logprobs));
-                CompletionChoice { text: piece.content, index, logprobs, finish_reason: None }
+                let logprobs = self.head.logprobs(index, &piece.prompt, &piece.logprobs);
+                let echo = if piece.prompt.is_empty() { "" } else { self.head.echo(index) };
+                let text = format!("{echo}{}", piece.content);
+                CompletionChoice { text, index, logprobs, finish_reason: None }
             }
             Output::End(ending) => {
+                let ending = self.head.ending(ending);
                 self.usage.add(ending.usage, index.is_multiple_of(self.head.n));
                 let finish_reason = Some(finish_reason(&ending.reason));
                 CompletionChoice { text: String::new(), index, logprobs: None, finish_reason }

@@ -225,7 +225,7 @@ impl ChatLogprobs {
         };
         let content = tokens.iter().map(|token| ChatTokenLogprob {
             token: text(&token.bytes),
-            logprob: finite_logprob(token.logprob),
+            logprob: finite_logprob(token.logprob.unwrap_or(f32::NEG_INFINITY)),
             bytes: token.bytes.clone(),
             top_logprobs: token.top.iter().map(top).collect(),
         });

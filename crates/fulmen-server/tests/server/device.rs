@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fulmen_engine::Sampling;
 use fulmen_engine::mock::{MockDevice, MockSampling};
-use fulmen_engine::step::{Sampled, StepOutput, StepPlan};
+use fulmen_engine::step::{NextToken, Sampled, StepOutput, StepPlan};
 use fulmen_engine::{DeviceLost, LaunchError, SamplingParams, SchedulerConfig, StepDevice, Ticket};
 
 /// The text of a request: the script whose number is its seed.
@@ -42,6 +42,12 @@ impl ScriptDevice {
     }
 }
 
+/// A token of a prompt, whose log-probability tells the position before it.
+fn known(token: u32, position: u32, top: u8) -> Sampled {
+    let top = (0..u32::from(top)).map(|other| (other, -1.0 - other as f32)).collect();
+    Sampled { logprob: Some(-0.25 * (position + 1) as f32), top, ..Sampled::token(token) }
+}
+
 impl StepDevice for ScriptDevice {
     fn launch(&mut self, plan: &StepPlan) -> Result<Ticket, LaunchError> {
         for setup in &plan.prologue.slots {
@@ -54,6 +60,9 @@ impl StepDevice for ScriptDevice {
             let script = &self.scripts[script];
             let at = (row.position as usize + 1).saturating_sub(prompt);
             let token = script[at.min(script.len() - 1)];
+            if let NextToken::Known(token) = logits.next {
+                return known(token, row.position, logits.logprobs.unwrap_or(0));
+            }
             match logits.logprobs {
                 // Tells the length of the prompt.
                 None if logits.hidden => {

@@ -6,16 +6,24 @@
 
 use std::sync::Arc;
 
-use fulmen_core::{DeltaHeads, Slots, TensorId};
+use fulmen_core::{DeltaHeads, NO_STATE, Slots, TensorId};
 
+use super::step::index;
 use super::{Data, Interpreter, ReferenceError, Result, sigmoid, silu};
 
 impl Interpreter {
-    /// Position and sequence of each row, checked.
-    fn state_rows(&self, state: TensorId, slots: &Slots) -> Result<Vec<(u32, usize)>> {
+    /// Position and sequence of each row, checked; no sequence for inactive ones.
+    fn state_rows(&self, state: TensorId, slots: &Slots) -> Result<Vec<(u32, Option<usize>)>> {
         let positions = self.ints(slots.positions)?;
-        let sequences = self.sequence_rows(slots.sequences, positions.len(), state)?;
-        Ok(positions.into_iter().zip(sequences).collect())
+        let numbers = slots.sequences.map_or_else(|| Ok(vec![0; positions.len()]), |id| self.ints(id))?;
+        let limit = self.rows(state) as u32;
+        let sequence = |number| match number {
+            NO_STATE => Ok(None),
+            number if number < limit => Ok(Some(number as usize)),
+            number => Err(index("the sequence", number, limit)),
+        };
+        let sequences: Result<Vec<Option<usize>>> = numbers.into_iter().map(sequence).collect();
+        Ok(positions.into_iter().zip(sequences?).collect())
     }
 
     fn set_floats(&mut self, id: TensorId, values: &[f64]) -> Result<()> {
@@ -43,6 +51,10 @@ impl Interpreter {
         let mut states = self.floats(state)?;
         let mut output = Vec::with_capacity(values.len());
         for (row, (position, sequence)) in values.chunks(channels).zip(rows) {
+            let Some(sequence) = sequence else {
+                output.extend(std::iter::repeat_n(0.0, channels));
+                continue;
+            };
             let past = &mut states[sequence * (taps - 1) * channels..][..(taps - 1) * channels];
             if position == 0 {
                 past.fill(0.0);
@@ -75,6 +87,10 @@ impl Interpreter {
         let mut states = self.floats(state)?;
         let mut output = Vec::new();
         for (row, (position, sequence)) in rows.into_iter().enumerate() {
+            let Some(sequence) = sequence else {
+                output.extend(std::iter::repeat_n(0.0, values * d));
+                continue;
+            };
             for head in 0..values {
                 let state = &mut states[(sequence * values + head) * d * d..][..d * d];
                 if position == 0 {

@@ -113,6 +113,6 @@ impl Interpreter {
     }
 }
 
-fn index(what: &'static str, value: u32, limit: u32) -> ReferenceError {
+pub(super) fn index(what: &'static str, value: u32, limit: u32) -> ReferenceError {
     ReferenceError::Index { what, value, limit }
 }

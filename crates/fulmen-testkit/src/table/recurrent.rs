@@ -1,6 +1,8 @@
 //! Layers with a recurrent state: causal convolution, the gated delta rule, sigmoid gates.
 
-use fulmen_core::{BuildError, DeltaHeads, DeltaInputs, GraphBuilder, KeyHeadOrder, Sharing, Tensor};
+use fulmen_core::{
+    BuildError, DeltaHeads, DeltaInputs, GraphBuilder, KeyHeadOrder, NO_STATE, Sharing, Tensor,
+};
 
 use super::Batch;
 use crate::case::Case;
@@ -16,8 +18,10 @@ fn batches() -> Vec<Batch> {
         batch("prompt7", &[0, 1, 2, 3, 4, 5, 6], None, 1),
         batch("chunk5", &[9, 10, 11, 12, 13], None, 1),
         batch("decode3", &[5, 0, 8], Some(&[2, 0, 3]), 5),
-        // Decode rows, a chunk, a prompt, and inactive rows, which share a slot.
+        // Decode rows, a chunk, a prompt, and rows that start over in one slot.
         batch("mixed", &[4, 7, 30, 31, 32, 0, 1, 0, 0], Some(&[1, 0, 3, 3, 3, 2, 2, 4, 4]), 5),
+        batch("inactive", &[4, 0, 7, 0, 1, 0], Some(&[1, NO_STATE, NO_STATE, 0, 0, NO_STATE]), 3),
+        batch("all_inactive", &[0, 3], Some(&[NO_STATE; 2]), 2),
         // Rows of two sequences in turn.
         batch("in_turn", &[3, 0, 4, 1, 5, 2], Some(&[1, 0, 1, 0, 1, 0]), 2),
         batch("empty", &[], None, 2),

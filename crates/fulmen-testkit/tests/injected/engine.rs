@@ -65,7 +65,11 @@ fn run<B: Backend + Send + 'static>(model: &Model, backends: &[Failing<B>]) -> O
     let shared: Vec<u32> = (0..130).map(|at| at * 7 % 512).collect();
     let request = |number: u32| {
         let prompt = shared.iter().copied().chain([number, 100 + number]).collect();
-        Request { logprobs: (number == 1).then_some(2), ..Request::new(prompt, 3 + number) }
+        Request {
+            logprobs: (number == 1).then_some(2),
+            prompt_logprobs: (number == 2).then_some(1),
+            ..Request::new(prompt, 3 + number)
+        }
     };
     let ids: Vec<RequestId> =
         (0..4).map(|number| driver.submit(request(number), Duration::ZERO).unwrap()).collect();
@@ -80,7 +84,7 @@ fn run<B: Backend + Send + 'static>(model: &Model, backends: &[Failing<B>]) -> O
             match event {
                 Event::Token(sampled) => answer.0.push(sampled.token),
                 Event::Finished { .. } => answer.1 = true,
-                Event::Failed(_) => {}
+                Event::Prompt(_) | Event::Failed(_) => {}
             }
         }
         if progress != Progress::Busy {

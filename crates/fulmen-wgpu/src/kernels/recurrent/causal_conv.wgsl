@@ -39,7 +39,10 @@ fn main(
     let start = number / blocks;
     if (start >= {{sequences ? "params.m" : "1u"}} || channel >= params.channels) { return; }
     var row = first_row(start);
-    if (row == NO_ROW) { return; }
+    if (row == NO_ROW) {
+        if (sequence_of(start) == NO_STATE) { y[start * params.channels + channel] = 0.0; }
+        return;
+    }
     let slot = sequence_of(row) * {{taps - 1}}u * params.channels + channel;
 #for tap in 0..taps
     let weight{{tap}} = weight[channel * {{taps}}u + {{tap}}u];

@@ -87,7 +87,12 @@ fn main(
 
     if (thread == 0u) { current = first_row(start); }
     var row = workgroupUniformLoad(&current);
-    if (row == NO_ROW) { return; }
+    if (row == NO_ROW) {
+        if (inside && part == 0u && sequence_of(start) == NO_STATE) {
+            y[(start * params.value_heads + head) * d + column] = 0.0;
+        }
+        return;
+    }
     let slot = (sequence_of(row) * params.value_heads + head) * d * d + column;
     if (inside) {
         for (var i = part; i < d; i += {{parts}}u) {

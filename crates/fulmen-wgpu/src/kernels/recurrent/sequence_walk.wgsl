@@ -3,8 +3,10 @@
 //!
 //! Expects `params.m`, `params.n_seqs`, the bindings `positions` and, with `sequences`, `sequences` [m], and
 //! `fault.wgsl`. Without `sequences` all rows are of one sequence, and the first row is row 0: only one
-//! thread or workgroup starts a walk (`StateRows::starts`).
+//! thread or workgroup starts a walk (`StateRows::starts`). No walk begins at an inactive row.
 const NO_ROW = 0xffffffffu;
+// The sequence number of an inactive row, whose output is 0.
+const NO_STATE = 0xffffffffu;
 
 #if sequences
 fn sequence_of(row: u32) -> u32 { return sequences[row]; }
@@ -13,6 +15,7 @@ fn sequence_of(row: u32) -> u32 { return sequences[row]; }
 // search goes backward.
 fn first_row(row: u32) -> u32 {
     let sequence = sequences[row];
+    if (sequence == NO_STATE) { return NO_ROW; }
     if (sequence >= params.n_seqs) {
         report(FAULT_SEQUENCE, row, sequence, params.n_seqs);
         return NO_ROW;
