@@ -18,10 +18,12 @@
 
 mod answer;
 mod arguments;
+mod call_reader;
 mod error;
 mod family;
 mod harmony;
 mod jinja;
+mod json_text;
 mod pythonic;
 mod tool_format;
 mod tool_grammar;
@@ -36,7 +38,7 @@ pub use error::TemplateError;
 pub use jinja::Failure;
 use jinja::{Field, Template, Text, Variable};
 pub use tool_format::ToolFormat;
-pub use tools::{ToolCall, ToolChoice, ToolError, ToolSpec};
+pub use tools::{CallPiece, ToolCall, ToolChoice, ToolError, ToolSpec};
 
 use crate::gguf::Metadata;
 use crate::tokenizer::{Special, Tokenizer};
@@ -332,6 +334,8 @@ fn name_thoughts(messages: &mut [Message]) {
     }
 }
 
+#[cfg(test)]
+mod call_piece_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -141,7 +141,10 @@ fn tools(tools: Option<Vec<AnthropicTool>>, most: usize) -> Result<Vec<ToolSpec>
         return Err(ApiError::field("tools", message));
     }
     let spec = |(index, tool): (usize, AnthropicTool)| match tool.kind.as_deref() {
-        None | Some("custom") => checked_tool(index, tool.name, tool.description, tool.input_schema),
+        None | Some("custom") => {
+            let spec = checked_tool(index, tool.name, tool.description, tool.input_schema)?;
+            Ok(spec.with_strict(tool.strict == Some(true)))
+        }
         Some(kind) => Err(ApiError::unsupported("tools", &format!("tools[{index}] of type {kind:?}"))),
     };
     tools.into_iter().enumerate().map(spec).collect()

@@ -37,6 +37,7 @@ pub(crate) async fn create(
         thinking: request.thinking,
     };
     let input = input.chat_input(limits.tools)?;
+    let format = grammar(request.output_config)?.map(|grammar| ("output_config.format", grammar));
     let fields = SamplingFields {
         temperature: request.temperature,
         top_p: request.top_p,
@@ -44,11 +45,14 @@ pub(crate) async fn create(
         stop_name: Some("stop_sequences"),
         stop: request.stop_sequences.unwrap_or_default(),
         max_tokens: Some(("max_tokens", request.max_tokens)),
-        grammar: input.constraint(&*lease, grammar(request.output_config)?, "output_config.format")?,
+        grammar: input.constraint(&*lease, format)?,
         ..SamplingFields::default()
     };
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
-    let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
+    let mut prompt = input.prompt(&lease, params.grammar.is_some()).await?;
+    if request.stream == Some(true) {
+        prompt = prompt.with_call_pieces();
+    }
     let (model, prompt_tokens) = (lease.spec().name.clone(), prompt.tokens.len());
     let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics).await?;
     if request.stream == Some(true) {
@@ -85,8 +89,7 @@ fn blocks(answer: Answer) -> Vec<OutputBlock> {
     blocks
 }
 
-/// The block of a call.
-pub(super) fn tool_use(call: ToolCall) -> OutputBlock {
+fn tool_use(call: ToolCall) -> OutputBlock {
     let input = Value::Object(call.arguments);
     OutputBlock::ToolUse { id: ids::unique("toolu_"), name: call.name, input }
 }

@@ -127,6 +127,10 @@ pub(crate) struct AnthropicTool {
     pub(crate) name: String,
     pub(crate) description: Option<String>,
     pub(crate) input_schema: Option<Value>,
+    /// Whether the arguments must be what the schema says.
+    pub(crate) strict: Option<bool>,
+    /// Accepted: arguments are always streamed as they are written.
+    pub(crate) eager_input_streaming: Option<bool>,
     /// Accepted; prefixes are always cached.
     pub(crate) cache_control: Option<Value>,
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fulmen_engine::generation::{Scanned, StopFinder};
 use fulmen_engine::step::Sampled;
 use fulmen_engine::{Event, FinishReason, RequestHandle, Usage};
-use fulmen_model::template::{AnswerParser, ParsedText, ToolCall};
+use fulmen_model::template::{AnswerParser, CallPiece, ParsedText, ToolCall};
 use fulmen_model::tokenizer::StreamDecoder;
 
 use crate::error::ApiError;
@@ -38,6 +38,8 @@ pub(crate) struct Piece {
     pub(crate) reasoning: String,
     pub(crate) content: String,
     pub(crate) calls: Vec<ToolCall>,
+    /// The same calls as they are written, if the answer is streamed so.
+    pub(crate) call_pieces: Vec<CallPiece>,
     pub(crate) logprobs: Vec<TokenLogprob>,
 }
 
@@ -259,13 +261,9 @@ impl Choice {
             if self.parser.calls() > 0 {
                 break;
             }
-            let parsed = self.parser.push(&text[at..at + character.len_utf8()]);
-            all.reasoning.push_str(&parsed.reasoning);
-            all.content.push_str(&parsed.content);
-            all.calls.extend(parsed.calls);
+            all.append(self.parser.push(&text[at..at + character.len_utf8()]));
         }
-        all.calls.truncate(1);
-        all
+        first_call(all)
     }
 
     fn emit(&mut self, parsed: ParsedText, logprobs: Vec<TokenLogprob>) {
@@ -273,8 +271,8 @@ impl Choice {
             log.push(&parsed);
         }
         if !parsed.is_empty() || !logprobs.is_empty() {
-            let ParsedText { reasoning, content, calls } = parsed;
-            self.ready.push_back(Output::Piece(Piece { reasoning, content, calls, logprobs }));
+            let ParsedText { reasoning, content, calls, call_pieces } = parsed;
+            self.ready.push_back(Output::Piece(Piece { reasoning, content, calls, call_pieces, logprobs }));
         }
     }
 
@@ -301,14 +299,11 @@ impl Choice {
         let cut = matches!(reason, EndReason::StopString(_) | EndReason::ToolCalls);
         let logprobs = if cut { Vec::new() } else { self.pending.drain(..).collect() };
         if reason != EndReason::ToolCalls {
-            let mut parsed = self.parser.finish();
-            if self.one_call {
-                parsed.calls.truncate(1);
-            }
-            self.emit(parsed, logprobs);
+            let parsed = self.parser.finish();
+            self.emit(if self.one_call { first_call(parsed) } else { parsed }, logprobs);
         }
         let reason = match reason {
-            EndReason::Stop if self.parser.calls() > 0 => EndReason::ToolCalls,
+            EndReason::Stop if self.parser.has_calls() => EndReason::ToolCalls,
             reason => reason,
         };
         let first = self.first.unwrap_or_else(Instant::now);
@@ -320,6 +315,13 @@ impl Choice {
         self.ready.push_back(Output::End(Ending { reason, usage: self.usage, prefill, decode }));
         self.ended = true;
     }
+}
+
+/// A text without all calls but the first.
+fn first_call(mut parsed: ParsedText) -> ParsedText {
+    parsed.calls.truncate(1);
+    parsed.call_pieces.retain(|piece| piece.call == 0);
+    parsed
 }
 
 impl Drop for Choice {

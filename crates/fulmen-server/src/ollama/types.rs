@@ -227,7 +227,7 @@ impl OllamaOptions {
             repeat_window: options.repeat_last_n.or(Some(64)),
             presence_penalty: options.presence_penalty,
             frequency_penalty: options.frequency_penalty,
-            grammar: grammar(format)?,
+            grammar: grammar(format)?.map(|grammar| ("format", grammar)),
             ..SamplingFields::default()
         })
     }

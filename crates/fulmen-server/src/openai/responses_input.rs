@@ -129,7 +129,9 @@ fn tools(request: &mut ResponsesRequest, most: usize) -> Result<Vec<ToolSpec>, A
         if tool.kind != "function" {
             return Err(ApiError::unsupported("tools", &format!("tools[{index}] of type {:?}", tool.kind)));
         }
-        messages::checked_tool(index, tool.name.unwrap_or_default(), tool.description, tool.parameters)
+        let name = tool.name.unwrap_or_default();
+        let spec = messages::checked_tool(index, name, tool.description, tool.parameters)?;
+        Ok(spec.with_strict(tool.strict == Some(true)))
     };
     tools.into_iter().enumerate().map(spec).collect()
 }
