@@ -7,9 +7,11 @@ use fulmen_engine::{
     SamplingParams, Stats,
 };
 use fulmen_model::ModelError;
+use fulmen_model::gguf::{Metadata, Value};
 use fulmen_model::summary::Summary;
 use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::Tokenizer;
+use serde_json::{Map, Value as Json, json};
 
 use crate::constraints::ModelConstraints;
 use crate::served::{ConstraintFactory, EmbedError, Embedder, ModelInfo, ServedModel};
@@ -104,9 +106,30 @@ fn info(model: &Model, device: &str) -> ModelInfo {
         bytes: model.weight_bytes(),
         quantization: types.map_or(String::new(), |(dtype, _)| dtype.to_string()),
         embedding: summary.as_ref().and_then(|s| s.embedding).and_then(|n| n.try_into().ok()).unwrap_or(0),
+        metadata: metadata(model.source().metadata()),
         device: device.to_owned(),
         bound: None,
     }
+}
+
+/// The keys of a file as JSON. Lists are those of the vocabulary, which has a path of its own.
+fn metadata(metadata: &Metadata) -> Map<String, Json> {
+    let json = |value: &Value| match value {
+        Value::U8(number) => json!(number),
+        Value::I8(number) => json!(number),
+        Value::U16(number) => json!(number),
+        Value::I16(number) => json!(number),
+        Value::U32(number) => json!(number),
+        Value::I32(number) => json!(number),
+        Value::U64(number) => json!(number),
+        Value::I64(number) => json!(number),
+        Value::F32(number) => json!(number),
+        Value::F64(number) => json!(number),
+        Value::Bool(flag) => json!(flag),
+        Value::String(text) => json!(text),
+        Value::Array(_) => Json::Null,
+    };
+    metadata.iter().map(|(key, value)| (key.to_owned(), json(value))).collect()
 }
 
 /// Embeddings, pooled as the model's file says.

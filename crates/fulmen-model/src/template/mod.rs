@@ -117,6 +117,7 @@ pub struct ChatPrompt {
 /// A chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
+    source: String,
     template: Template,
     tools: Option<ToolFormat>,
     /// Whether it writes earlier calls.
@@ -139,6 +140,7 @@ impl ChatTemplate {
             Template::new(source).map_err(|(failure, line)| TemplateError::Read { line, failure })?;
         let channels = tool_format::is_harmony(source);
         Ok(ChatTemplate {
+            source: source.to_owned(),
             template,
             tools: ToolFormat::of_template(source),
             writes_calls: source.contains("tool_calls"),
@@ -165,6 +167,11 @@ impl ChatTemplate {
             return ChatTemplate::new(source).map(Some);
         }
         family::of(tokenizer).map(ChatTemplate::named).transpose()
+    }
+
+    /// The program as it was given.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// How models with this template write calls of tools; `None` if the template has no tools, or writes

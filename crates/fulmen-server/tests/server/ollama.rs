@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use fulmen_server::{ModelSpec, RegistryOptions, SamplingDefaults};
 
 use crate::client::Reply;
-use crate::server::{TestModel, options, scripted, spec, start, start_all};
+use crate::server::{TEMPLATE, TestModel, options, scripted, spec, start, start_all};
 
 fn lines(reply: &Reply) -> Vec<Value> {
     assert_eq!(
@@ -126,14 +126,34 @@ fn a_model_may_stay_for_any_time() {
 #[test]
 fn models_are_listed_and_shown() {
     let server = start(scripted(&["x"]));
-    assert_eq!(server.get("/api/tags").json()["models"][0]["name"], "test");
+    let listed = server.get("/api/tags").json()["models"][0].clone();
+    assert_eq!((&listed["name"], listed["digest"].as_str().unwrap().len()), (&json!("test"), 64));
     let shown = server.ok("/api/show", &json!({ "model": "test" }));
     assert_eq!(shown["details"]["parameter_size"], "6.8M");
     assert_eq!(shown["model_info"]["test.context_length"], 2048);
+    assert_eq!(shown["model_info"]["test.block_count"], 7);
     assert_eq!(shown["capabilities"], json!(["completion", "tools", "thinking"]));
+    assert_eq!(shown["template"], TEMPLATE);
+    assert_eq!(shown["parameters"], format!("{:<30} 2048", "num_ctx"));
+    assert!(shown["modelfile"].as_str().unwrap().contains("PARAMETER num_ctx 2048\n"), "{shown}");
     assert!(server.get("/api/version").json()["version"].is_string());
     let embedded = server.ok("/api/embed", &json!({ "model": "test", "input": ["a", "b"] }));
     assert_eq!(embedded["embeddings"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn presets_are_shown() {
+    let defaults =
+        SamplingDefaults { temperature: Some(0.5), top_k: Some(20), ..SamplingDefaults::default() };
+    let preset = ModelSpec { defaults, system: Some("Be brief.".to_owned()), ..spec("test") };
+    let models = vec![("test".to_owned(), scripted(&["x"]))];
+    let server = start_all(options(), vec![preset], models, RegistryOptions::default());
+    let shown = server.ok("/api/show", &json!({ "model": "test" }));
+    let lines: Vec<Vec<&str>> =
+        shown["parameters"].as_str().unwrap().lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines, [["num_ctx", "2048"], ["temperature", "0.5"], ["top_k", "20"]]);
+    assert_eq!(shown["system"], "Be brief.");
+    assert!(shown["modelfile"].as_str().unwrap().contains("SYSTEM \"\"\"Be brief.\"\"\"\n"), "{shown}");
 }
 
 #[test]

@@ -186,7 +186,7 @@ fn what_is_not_supported_is_refused() {
         (json!({ "background": true }), "background"),
         (json!({ "include": ["x"] }), "include"),
         (json!({ "tools": [{ "type": "web_search" }] }), "tools"),
-        (json!({ "text": { "format": { "type": "json_object" } } }), "response_format"),
+        (json!({ "text": { "format": { "type": "json_object" } } }), "text.format"),
         (json!({ "input": [{ "type": "item_reference", "id": "x" }] }), "input[0].type"),
         (json!({ "max_output_tokens": 0 }), "max_output_tokens"),
     ];

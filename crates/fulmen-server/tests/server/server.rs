@@ -141,6 +141,7 @@ impl TestModel {
                 bytes: 1000,
                 quantization: "F32".to_owned(),
                 embedding: 2,
+                metadata: [("test.block_count".to_owned(), serde_json::json!(7))].into_iter().collect(),
                 device: "mock".to_owned(),
                 bound: self.bound,
             },

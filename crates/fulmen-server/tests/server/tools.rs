@@ -358,6 +358,57 @@ fn malformed_calls_stay_incomplete_in_streams() {
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
 }
 
+/// The device writes its texts whatever the masks say: what the grammar of strict tools does not allow fails.
+#[test]
+fn strict_tools_keep_their_schema_where_the_model_decides() {
+    let call = |arguments: &str| {
+        format!("I look.\n<tool_call>\n{{\"name\": \"weather\", \"arguments\": {arguments}}}\n</tool_call>")
+    };
+    let (valid, invalid) = (call("{\"city\": \"Oslo\"}"), call("{\"town\": \"Oslo\"}"));
+    let texts = ["<think>Hm.</think>No.", &valid, &invalid];
+    let server = start(TestModel { constrained: true, ..scripted(&texts) });
+    let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } },
+        "required": ["city"], "additionalProperties": false });
+    let function = |strict: bool| json!({ "name": "weather", "parameters": schema, "strict": strict });
+    let body = |seed: u32, strict: bool| {
+        json!({ "messages": [{ "role": "user", "content": "Weather?" }], "seed": seed,
+            "tools": [{ "type": "function", "function": function(strict) }] })
+    };
+    let path = "/v1/chat/completions";
+    let plain = server.ok(path, &body(0, true))["choices"][0]["message"].clone();
+    assert_eq!((&plain["reasoning_content"], &plain["content"]), (&json!("Hm."), &json!("No.")));
+    let called = server.ok(path, &body(1, true))["choices"][0].clone();
+    assert_eq!(called["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\":\"Oslo\"}");
+    let refused = server.post(path, &body(2, true));
+    assert!(refused.status >= 400 && refused.error().contains("constrain"), "{}", refused.text());
+    let free = server.ok(path, &body(2, false))["choices"][0].clone();
+    assert_eq!(free["message"]["tool_calls"][0]["function"]["arguments"], "{\"town\":\"Oslo\"}");
+    // Other APIs, whose clients cannot choose the seed of the device: none of them gets the invalid call.
+    let flat = json!([{ "type": "function", "name": "weather", "parameters": schema, "strict": true }]);
+    let claude = json!([{ "name": "weather", "input_schema": schema, "strict": true }]);
+    let messages = json!([{ "role": "user", "content": "Weather?" }]);
+    let cases = [
+        ("/v1/responses", json!({ "input": "Weather?", "tools": flat })),
+        (
+            "/v1/messages",
+            json!({ "model": "test", "max_tokens": 200, "messages": messages, "tools": claude }),
+        ),
+    ];
+    for (path, body) in cases {
+        let replies: Vec<_> = (0..30).map(|_| server.post(path, &body)).collect();
+        assert!(replies.iter().any(|reply| reply.status == 200), "{path}");
+        assert!(replies.iter().all(|reply| !reply.text().contains("\"town")), "{path}");
+    }
+    // A schema that cannot be kept is the tools' error.
+    let mut wrong = body(0, true);
+    wrong["tools"][0]["function"]["parameters"] = json!({ "type": "objekt" });
+    let reply = server.post(path, &wrong);
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tools")), "{}", reply.text());
+    let free = start(scripted(&texts));
+    let reply = free.post(path, &body(0, true));
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tools")), "{}", reply.text());
+}
+
 #[test]
 fn ollama_s_clients_see_calls() {
     let server = server();
