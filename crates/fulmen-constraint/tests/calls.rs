@@ -135,6 +135,13 @@ fn walk_from(
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+fn parser(format: ToolFormat, tools: &[ToolSpec]) -> AnswerParser {
+    match format {
+        ToolFormat::Harmony => AnswerParser::harmony(true, false),
+        _ => AnswerParser::new(true, false, Some(format)).with_tools(tools),
+    }
+}
+
 #[test]
 fn required_calls_are_calls_in_every_format() {
     let story = Tokenizer::from_metadata(GgufFile::open(STORY).unwrap().metadata()).unwrap();
@@ -145,17 +152,20 @@ fn required_calls_are_calls_in_every_format() {
     ];
     let tools = tools();
     let mut random = fastrand::Rng::with_seed(24);
-    for format in ToolFormat::ALL.into_iter().filter(|&format| format != ToolFormat::Harmony) {
+    for format in ToolFormat::ALL {
         for (vocabulary, tokenizer) in &vocabularies {
             for several in [false, true] {
-                let grammar = format.calls_grammar(&tools, several, tokenizer).unwrap();
+                let Some(grammar) = format.calls_grammar(&tools, several, tokenizer) else {
+                    assert!(format == ToolFormat::Harmony && *vocabulary != "control tokens", "{format:?}");
+                    continue;
+                };
                 let (open, _) = format.tags();
                 let control = tokenizer.special_token(open).filter(|_| format != ToolFormat::Llama3);
                 assert!(control.is_none_or(|id| grammar.contains(&format!("<[{id}]>"))), "{grammar}");
                 for _ in 0..4 {
                     let text = walk(tokenizer, &grammar, &mut random);
                     let place = format!("{format:?}, {vocabulary}: {text:?}");
-                    let mut parser = AnswerParser::new(false, false, Some(format)).with_tools(&tools);
+                    let mut parser = parser(format, &tools);
                     let mut parsed = parser.push(&text);
                     parsed.append(parser.finish());
                     assert!(parsed.content.trim().is_empty() && !parsed.calls.is_empty(), "{place}");
@@ -174,7 +184,7 @@ fn a_named_tool_is_the_only_one() {
     let tokenizer = with_tags(TokenType::Control);
     let tools = tools();
     let mut random = fastrand::Rng::with_seed(25);
-    for format in ToolFormat::ALL.into_iter().filter(|&format| format != ToolFormat::Harmony) {
+    for format in ToolFormat::ALL {
         let grammar = format.calls_grammar(&tools[..1], false, &tokenizer).unwrap();
         let text = walk(&tokenizer, &grammar, &mut random);
         assert!(text.contains("get_weather") && !text.contains("get_weather_2"), "{format:?}: {text}");
@@ -212,11 +222,7 @@ fn calls_in_free_answers_keep_the_schema_of_strict_tools() {
             for begun in [begun.clone(), format!("{thoughts}{begun}")] {
                 let text = walk_from(&begun, 0, tokenizer, &grammar, &mut random);
                 let place = format!("{format:?}, {vocabulary}: {text:?}");
-                let parser = match format {
-                    ToolFormat::Harmony => AnswerParser::harmony(true, false),
-                    _ => AnswerParser::new(true, false, Some(format)).with_tools(&tools),
-                };
-                let mut parser = parser.with_call_pieces();
+                let mut parser = parser(format, &tools).with_call_pieces();
                 let mut parsed = parser.push(&text);
                 parsed.append(parser.finish());
                 assert!(!parsed.calls.is_empty(), "{place}");

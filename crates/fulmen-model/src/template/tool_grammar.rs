@@ -14,8 +14,11 @@ impl ToolFormat {
     /// `several`: more calls may follow. Tags that are control tokens of the vocabulary are named by their
     /// number (`<[5]>`), so the grammar is one for this vocabulary.
     ///
-    /// `None` for the harmony format, whose names are in a header that is no part of the answer, and for
-    /// parameters whose names the tags of a format cannot hold.
+    /// In the harmony format thoughts may come first, so the prompt must not have opened the message of the
+    /// answer, and a call is the last message.
+    ///
+    /// `None` for parameters whose names the tags of a format cannot hold, and for the harmony format without
+    /// its control tokens.
     pub fn calls_grammar(self, tools: &[ToolSpec], several: bool, tokenizer: &Tokenizer) -> Option<String> {
         let mut grammar = Grammar { tokenizer, rules: String::new() };
         let (open, close) = self.tags();
@@ -24,7 +27,7 @@ impl ToolFormat {
         let call = format!("({})", names.join(" | "));
         let more = |between: &str| if several { format!(" ({between} call)*") } else { String::new() };
         let (start, call) = match self {
-            ToolFormat::Harmony => return None,
+            ToolFormat::Harmony => return grammar.harmony_calls(tools),
             ToolFormat::Hermes => {
                 (format!("call{}", more(r#""\n""#)), format!(r#"{open} "\n" {call} "\n" {close}"#))
             }
@@ -135,11 +138,28 @@ impl Grammar<'_> {
         self.rule("text", "/(?s:.)+/");
     }
 
+    /// The control tokens of a channel, a message, its start, its end, and the end of a call.
+    fn harmony_tags(&self) -> Option<[u32; 5]> {
+        let tags = [CHANNEL, MESSAGE, START, END, CALL].map(|tag| self.tokenizer.special_token(tag));
+        let [Some(channel), Some(message), Some(start), Some(end), Some(call)] = tags else { return None };
+        Some([channel, message, start, end, call])
+    }
+
+    /// Thoughts and a call, behind the `<|start|>assistant` of the prompt. The end of a call ends the answer.
+    fn harmony_calls(mut self, tools: &[ToolSpec]) -> Option<String> {
+        let [channel, message, start, end, _] = self.harmony_tags()?;
+        let names: Vec<String> = (0..tools.len()).map(|at| format!("tool_{at}")).collect();
+        self.rule("start", &format!("thoughts? ({})", names.join(" | ")));
+        let thoughts = format!("<[{channel}]> \"analysis\" <[{message}]> text? <[{end}]>");
+        self.rule("thoughts", &format!("{thoughts} <[{start}]> \"assistant\""));
+        self.rule("text", "/(?s:.)+/");
+        self.tools(ToolFormat::Harmony, tools)?;
+        Some(self.rules)
+    }
+
     /// Messages with channels, behind the `<|start|>assistant` of the prompt.
     fn harmony_answer(mut self) -> Option<String> {
-        let [channel, message, start, end, call] =
-            [CHANNEL, MESSAGE, START, END, CALL].map(|tag| self.tokenizer.special_token(tag));
-        let (channel, message, start, end, call) = (channel?, message?, start?, end?, call?);
+        let [channel, message, start, end, call] = self.harmony_tags()?;
         self.rule("start", &format!("message (<[{start}]> \"assistant\" message)*"));
         self.rule("message", &format!("(plain | call) <[{end},{call}]>?"));
         let channels = r#"("analysis" | "commentary" | "final")"#;
@@ -153,7 +173,7 @@ impl Grammar<'_> {
         let [channel, message, constrain] = [CHANNEL, MESSAGE, CONSTRAIN].map(|tag| self.tag(tag));
         let to = quoted(&format!(" to=functions.{}", tool.name()));
         let head = format!("{channel} \"commentary\" {to} | {to} {channel} \"commentary\"");
-        let json = format!("(\" \"? ({constrain}? \"json\")?)");
+        let json = format!("(\" \"? ({constrain} \"json\")? | \" json\")");
         self.rule(&format!("tool_{at}"), &format!("({head}) {json} {message} arguments_{at}"));
         self.json(&format!("arguments_{at}"), tool.parameters());
     }

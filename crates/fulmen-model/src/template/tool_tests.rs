@@ -451,7 +451,7 @@ arguments_1: %json {}
     assert_eq!(ToolFormat::Hermes.calls_grammar(&tools, true, &tokenizer).unwrap(), expected);
     let one = ToolFormat::Llama3.calls_grammar(&tools[1..], false, &tokenizer).unwrap();
     assert!(one.starts_with("start: call\ncall: (tool_0)\n"), "{one}");
-    assert_eq!(ToolFormat::Harmony.calls_grammar(&tools, true, &tokenizer), None);
+    assert_eq!(ToolFormat::Harmony.calls_grammar(&tools, true, &tokenizer), None, "no control tokens");
     let odd = [tool("t", json!({ "properties": { "a>b": {} } }))];
     assert_eq!(ToolFormat::QwenXml.calls_grammar(&odd, true, &tokenizer), None);
     let control = ToolFormat::Granite.calls_grammar(&tools, false, &tokenizer).unwrap();

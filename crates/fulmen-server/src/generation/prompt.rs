@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fulmen_engine::RequestError;
-use fulmen_model::template::{AnswerParser, ChatOptions, Message, ToolChoice, ToolFormat, ToolSpec};
+use fulmen_model::template::{AnswerParser, ChatOptions, ChatTemplate, Message, ToolChoice, ToolSpec};
 use fulmen_model::tokenizer::Special;
 use serde_json::Value;
 
@@ -132,19 +132,20 @@ impl ChatInput {
         }
         let several = self.several_calls && named.is_none();
         let grammar = format.calls_grammar(&tools, several, model.tokenizer()).ok_or_else(|| {
-            let message = match format {
-                ToolFormat::Harmony => "required calls are not supported for models with the harmony format",
-                _ => "required calls: the names of these parameters cannot be written by this model",
-            };
-            ApiError::unsupported("tool_choice", &format!("{message}; use \"auto\""))
+            let message =
+                "required calls: this model cannot write the names of these parameters; use \"auto\"";
+            ApiError::unsupported("tool_choice", message)
         })?;
         Ok(Some(Grammar::Lark(grammar)))
     }
 
-    /// The tokens of the conversation. A constrained answer has no thoughts: the grammar begins at once. That
-    /// of an answer in which tools may be called has them.
+    /// The tokens of the conversation. A constrained answer has no thoughts: the grammar begins at once. The
+    /// grammar of an answer in which tools may be called has them, and that of a required call where messages
+    /// have channels.
     pub(crate) async fn prompt(mut self, lease: &Lease, constrained: bool) -> Result<Prompt, ApiError> {
-        let constrained = constrained && !self.may_call();
+        let channels = lease.chat_template().is_some_and(ChatTemplate::has_channels);
+        let required = self.tool_choice.required(&self.tools).is_some();
+        let constrained = constrained && !self.may_call() && !(channels && required);
         if constrained {
             self.thinking = Some(false);
         }
