@@ -101,6 +101,17 @@ pub struct ModelInfo {
     pub bound: Option<DecodeBound>,
 }
 
+/// What clients are told of a model.
+#[derive(Debug)]
+pub struct ModelDescription {
+    /// Key figures.
+    pub info: ModelInfo,
+    /// The chat template.
+    pub template: Option<ChatTemplate>,
+    /// Positions of prompt and answer together.
+    pub context: u32,
+}
+
 /// The memory-bandwidth bound of decoding: a token takes at least the time to read the weights and the keys
 /// and values of all positions once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]

@@ -15,8 +15,8 @@ use crate::app::App;
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
 use crate::generation::SamplingDefaults;
-use crate::registry::{LONGEST_KEEP_ALIVE, Lease};
-use crate::served::{ModelInfo, ServedModel};
+use crate::registry::{Described, LONGEST_KEEP_ALIVE};
+use crate::served::ModelInfo;
 
 /// A model.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -53,9 +53,9 @@ fn short_count(count: u64) -> String {
 
 /// What tells models apart: 64 digits, as clients expect. It is of the name, not of what is in the file.
 fn digest(name: &str) -> String {
-    // FNV-1a from four starts.
+    // FNV-1a with four first bytes.
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let hash = |start: u8| name.bytes().chain([start]).fold(0xcbf2_9ce4_8422_2325, mix);
+    let hash = |first: u8| [first].into_iter().chain(name.bytes()).fold(0xcbf2_9ce4_8422_2325, mix);
     (0..4).map(|start| format!("{:016x}", hash(start))).collect()
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn tags(State(app): State<Arc<App>>) -> Response {
             let info = loaded.iter().find(|(name, _)| *name == spec.name).map(|(_, model)| model.info());
             json!({
                 "name": spec.name, "model": spec.name, "modified_at": modified, "digest": digest(&spec.name),
-                "size": info.map_or(0, |info| info.bytes), "details": details(info),
+                "size": info.map(|info| info.bytes).or_else(|| app.registry.bytes(spec)).unwrap_or(0), "details": details(info),
             })
         })
         .collect();
@@ -102,7 +102,7 @@ pub(crate) async fn running(State(app): State<Arc<App>>) -> Response {
     json_response(&json!({ "models": models }))
 }
 
-/// The figures of a model, which is loaded for it.
+/// The figures of a model.
 #[utoipa::path(post, path = "/api/show", tag = "ollama", request_body = ShowRequest,
     responses((status = 200), (status = 404)))]
 pub(crate) async fn show(
@@ -112,10 +112,11 @@ pub(crate) async fn show(
     let Some(name) = request.model.or(request.name) else {
         return Err(ApiError::field("model", "model: missing"));
     };
-    let lease = app.registry.acquire(Some(&name)).await?;
-    let (info, spec) = (lease.info(), lease.spec());
-    let parameters = parameters(&spec.defaults, lease.context());
-    let template = lease.chat_template().map_or("", ChatTemplate::source);
+    let spec = app.registry.spec(Some(&name))?;
+    let model = app.registry.describe(Some(&name)).await?;
+    let info = model.info();
+    let parameters = parameters(&spec.defaults, model.context());
+    let template = model.template().map_or("", ChatTemplate::source);
     let mut modelfile = format!("FROM {}\nTEMPLATE \"\"\"{template}\"\"\"\n", spec.name);
     if let Some(system) = &spec.system {
         modelfile += &format!("SYSTEM \"\"\"{system}\"\"\"\n");
@@ -129,8 +130,8 @@ pub(crate) async fn show(
         "template": template,
         "license": info.metadata.get("general.license").and_then(Value::as_str).unwrap_or(""),
         "details": details(Some(info)),
-        "model_info": model_info(&lease),
-        "capabilities": capabilities(&*lease),
+        "model_info": model_info(&model),
+        "capabilities": capabilities(&model),
         "modified_at": rfc3339(UNIX_EPOCH + Duration::from_secs(app.registry.created())),
     });
     if let Some(system) = &spec.system {
@@ -140,8 +141,8 @@ pub(crate) async fn show(
 }
 
 /// The keys of the model's file and those that clients look for. The context is the one that requests have.
-fn model_info(lease: &Lease) -> Map<String, Value> {
-    let info = lease.info();
+fn model_info(model: &Described) -> Map<String, Value> {
+    let info = model.info();
     let mut keys = info.metadata.clone();
     // It is the template of the answer.
     keys.remove("tokenizer.chat_template");
@@ -150,7 +151,7 @@ fn model_info(lease: &Lease) -> Map<String, Value> {
     if let Some(parameters) = info.parameters {
         keys.insert("general.parameter_count".to_owned(), json!(parameters));
     }
-    keys.insert(format!("{family}.context_length"), json!(lease.context()));
+    keys.insert(format!("{family}.context_length"), json!(model.context()));
     keys.insert(format!("{family}.embedding_length"), json!(info.embedding));
     keys
 }
@@ -171,12 +172,12 @@ fn parameters(defaults: &SamplingDefaults, context: u32) -> Vec<(&'static str, S
 }
 
 /// A model whose file says how embeddings are pooled was trained for them, and for no text.
-fn capabilities(model: &dyn ServedModel) -> Vec<&'static str> {
+fn capabilities(model: &Described) -> Vec<&'static str> {
     let info = model.info();
     if info.metadata.contains_key(&format!("{}.pooling_type", info.architecture)) {
         return vec!["embedding"];
     }
-    let template = model.chat_template();
+    let template = model.template();
     let tools = template.is_some_and(|template| template.tool_format().is_some());
     let thinking = template.is_some_and(ChatTemplate::has_reasoning);
     let all = [("completion", true), ("tools", tools), ("thinking", thinking)];

@@ -1,11 +1,15 @@
 //! Ollama's API.
 
+use std::sync::atomic::Ordering;
+
 use serde_json::{Value, json};
 
 use fulmen_server::{ModelSpec, RegistryOptions, SamplingDefaults};
 
 use crate::client::Reply;
-use crate::server::{TEMPLATE, TestModel, options, scripted, spec, start, start_all};
+use crate::server::{
+    STORY, TEMPLATE, TestLoader, TestModel, options, scripted, spec, start, start_all, start_by,
+};
 
 fn lines(reply: &Reply) -> Vec<Value> {
     assert_eq!(
@@ -139,6 +143,52 @@ fn models_are_listed_and_shown() {
     assert!(server.get("/api/version").json()["version"].is_string());
     let embedded = server.ok("/api/embed", &json!({ "model": "test", "input": ["a", "b"] }));
     assert_eq!(embedded["embeddings"].as_array().unwrap().len(), 2);
+    let one = server.ok("/api/embeddings", &json!({ "model": "test", "prompt": "a" }));
+    assert_eq!(one["embedding"], embedded["embeddings"][0]);
+}
+
+/// Clients that list models ask for the figures of each, which must not load them all.
+#[test]
+fn models_are_shown_without_loading_them() {
+    let loader = TestLoader { described_by: Some(STORY), ..TestLoader::default() };
+    let specs = vec![spec("a"), ModelSpec { context: Some(100), ..spec("b") }];
+    let server = start_by(options(), specs, loader, RegistryOptions::default());
+    for (name, context) in [("a", 512), ("b", 100)] {
+        let shown = server.ok("/api/show", &json!({ "model": name }));
+        assert_eq!(shown["details"]["parameter_size"], "6.8M");
+        assert_eq!(
+            (&shown["details"]["family"], &shown["details"]["quantization_level"]),
+            (&json!("qwen3"), &json!("Q4_K"))
+        );
+        let info = &shown["model_info"];
+        assert_eq!((&info["qwen3.context_length"], &info["qwen3.block_count"]), (&json!(context), &json!(8)));
+        assert_eq!(info["tokenizer.ggml.tokens"], Value::Null);
+    }
+    assert_eq!(server.get("/api/tags").json()["models"][1]["size"], 1000);
+    assert_eq!(server.loader.loads.load(Ordering::Relaxed), 0);
+    assert_eq!(server.post("/api/show", &json!({ "model": "c" })).status, 404);
+}
+
+/// Some clients write `null` for each option that they do not set, known here or not.
+#[test]
+fn options_may_be_null() {
+    let server = start(scripted(&["x"]));
+    let unset = json!({ "mirostat": null, "num_gpu": null, "temperature": null, "num_ctx": 100 });
+    let message = json!([{ "role": "user", "content": "x" }]);
+    server
+        .ok("/api/chat", &json!({ "model": "test", "messages": message, "options": unset, "stream": false }));
+    server.ok("/api/embed", &json!({ "model": "test", "input": "x", "options": unset }));
+    server.ok("/api/embeddings", &json!({ "model": "test", "prompt": "x", "options": unset }));
+    for (options, what) in [
+        (json!({ "mirostat": 1 }), "unknown field `mirostat`"),
+        (json!({ "temperature": "hot" }), "temperature: invalid type"),
+        (json!({ "num_ctx": 1_000_000 }), "num_ctx"),
+        (json!([]), "invalid type"),
+    ] {
+        let reply = server.post("/api/embed", &json!({ "model": "test", "input": "x", "options": options }));
+        let error = reply.json()["error"].as_str().unwrap().to_owned();
+        assert!(reply.status == 400 && error.contains(what), "{error}");
+    }
 }
 
 #[test]
