@@ -258,7 +258,8 @@ fn other_tools_are_free_beside_strict_ones() {
     let call = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"days\": \"many\"}}\n</tool_call>";
     let grammar = ToolFormat::Hermes.answer_grammar(&tools, &tokenizer).unwrap();
     assert_eq!(walk_from(call, 0, &tokenizer, &grammar, &mut random), call);
-    let call = "<tool_call>\n<function=get_weather>\n<parameter=days>\nmany\n</parameter>\n</function>\n</tool_call>";
+    let call = "<tool_call>\n<function=get_weather>\n<parameter=days>\nmany\n</parameter>\n</function>\n\
+        </tool_call>";
     let grammar = ToolFormat::QwenXml.answer_grammar(&tools, &tokenizer).unwrap();
     assert_eq!(walk_from(call, 0, &tokenizer, &grammar, &mut random), call);
 }

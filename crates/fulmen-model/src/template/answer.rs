@@ -135,8 +135,8 @@ impl AnswerParser {
     }
 
     /// As this parser, with calls also in pieces, as they are written. A call of which a piece was given
-    /// cannot be taken back: if it is cut off or malformed, it remains incomplete, where it otherwise would be
-    /// text of the answer.
+    /// cannot be taken back: if it is cut off or malformed, it remains incomplete, where it otherwise would
+    /// be text of the answer.
     pub fn with_call_pieces(self) -> AnswerParser {
         let harmony = self.harmony.map(HarmonyParser::with_call_pieces);
         AnswerParser { pieces: true, harmony, ..self }

@@ -44,8 +44,8 @@ fn pieces_of(parser: &AnswerParser, texts: impl IntoIterator<Item = String>) -> 
 fn texts() -> Vec<(AnswerParser, &'static str)> {
     let call = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary \
         to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"Paris\", \"days\": [1, 2]}<|call|>";
-    let two = "<|channel|>commentary to=functions.a<|message|>{}<|call|><|start|>assistant<|channel|>commentary \
-        to=functions.b<|message|>{\"x\": 1}";
+    let two = "<|channel|>commentary to=functions.a<|message|>{}<|call|><|start|>assistant\
+        <|channel|>commentary to=functions.b<|message|>{\"x\": 1}";
     let malformed = "<|channel|>commentary to=functions.a<|message|>{\"x\": y}<|call|>";
     let mut all: Vec<_> = ROWS.iter().map(|row| (parser(row), row.text)).collect();
     all.extend([call, two, malformed].map(|text| (AnswerParser::harmony(true, false), text)));

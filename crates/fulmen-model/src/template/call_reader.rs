@@ -1,10 +1,10 @@
 //! Reads the text of calls as it arrives, so that arguments can be passed on before they are complete.
 //!
 //! - Formats whose arguments are JSON are passed on as they are written, without white space.
-//! - Formats with tags around every argument are passed on as JSON: strings as they are written, other values
-//!   when they are complete.
-//! - What cannot be read this way (the arguments before the name, calls in Python's syntax) is left to whoever
-//!   reads the whole text.
+//! - Formats with tags around every argument are passed on as JSON: strings as they are written, other
+//!   values when they are complete.
+//! - What cannot be read this way (the arguments before the name, calls in Python's syntax) is left to
+//!   whoever reads the whole text.
 
 use serde_json::{Map, Value};
 
@@ -88,8 +88,8 @@ impl CallReader {
         while self.step(tools, parsed) {}
     }
 
-    /// Ends the text. `all` are the calls in it, if it is valid as a whole. `false` if no call has begun: then
-    /// it may be none.
+    /// Ends the text. `all` are the calls in it, if it is valid as a whole. `false` if no call has begun:
+    /// then it may be none.
     pub(super) fn finish(&mut self, all: Option<Vec<ToolCall>>, parsed: &mut ParsedText) -> bool {
         if self.place == Place::BeforeArgument
             && self.format == ToolFormat::Glm

@@ -197,8 +197,8 @@ pub struct CallPiece {
     pub call: usize,
     /// The name of the function, in the first piece of a call.
     pub name: Option<String>,
-    /// The next part of the text of its arguments. At any time, what there is of it is the beginning of a JSON
-    /// object.
+    /// The next part of the text of its arguments. At any time, what there is of it is the beginning of a
+    /// JSON object.
     pub arguments: String,
     /// Whether the arguments are complete. An answer may end, or turn out to be malformed, before they are.
     pub last: bool,

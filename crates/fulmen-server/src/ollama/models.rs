@@ -69,9 +69,10 @@ pub(crate) async fn tags(State(app): State<Arc<App>>) -> Response {
         .specs()
         .map(|spec| {
             let info = loaded.iter().find(|(name, _)| *name == spec.name).map(|(_, model)| model.info());
+            let size = info.map(|info| info.bytes).or_else(|| app.registry.bytes(spec));
             json!({
                 "name": spec.name, "model": spec.name, "modified_at": modified, "digest": digest(&spec.name),
-                "size": info.map(|info| info.bytes).or_else(|| app.registry.bytes(spec)).unwrap_or(0), "details": details(info),
+                "size": size.unwrap_or(0), "details": details(info),
             })
         })
         .collect();

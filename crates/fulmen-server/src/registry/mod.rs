@@ -89,7 +89,7 @@ pub(crate) const LONGEST_KEEP_ALIVE: Duration = Duration::from_secs(100 * 365 * 
 /// A model that clients are told of.
 pub(crate) enum Described {
     Loaded(Lease),
-    Unloaded(ModelDescription),
+    Unloaded(Box<ModelDescription>),
 }
 
 impl Described {
@@ -247,7 +247,7 @@ impl Registry {
         let (loader, described) = (Arc::clone(&self.loader), Arc::clone(entry));
         let described = tokio::task::spawn_blocking(move || loader.describe(&described.spec)).await;
         match described.map_err(|error| ApiError::internal(format!("the model's file: {error}")))? {
-            Some(description) => Ok(Described::Unloaded(description)),
+            Some(description) => Ok(Described::Unloaded(Box::new(description))),
             None => self.acquire(name).await.map(Described::Loaded),
         }
     }
