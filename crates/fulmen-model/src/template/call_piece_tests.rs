@@ -1,5 +1,6 @@
 //! Calls in pieces: what clients get of a call before it is complete.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::answer::tests::parse;
@@ -122,4 +123,47 @@ fn arguments_come_as_they_are_written() {
     let mut parser = AnswerParser::harmony(true, false).with_call_pieces();
     let text = "<|channel|>commentary to=functions.write_file<|message|>{\"path\": \"a.t";
     assert_eq!(joined(&parser.push(text)), [so_far]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Damaged texts: no panic, the same pieces however the text is cut, and arguments that are complete are
+    /// JSON.
+    #[test]
+    fn damaged_calls_give_the_same_pieces_however_they_are_cut(
+        row in any::<prop::sample::Index>(), other in any::<prop::sample::Index>(),
+        places in prop::collection::vec(any::<prop::sample::Index>(), 3), cuts in prop::collection::vec(1..9usize, 1..6),
+    ) {
+        let texts = texts();
+        let (parser, text) = &texts[row.index(texts.len())];
+        let other = texts[other.index(texts.len())].1;
+        let characters: Vec<char> = text.chars().collect();
+        let inserted: Vec<char> = other.chars().collect();
+        let at = |place: usize, length: usize| places[place].index(length + 1);
+        // A part of another answer in place of one character or more.
+        let (from, to) = (at(0, characters.len()), at(1, inserted.len()));
+        let skipped = from + at(2, (characters.len() - from).min(9));
+        let part = &inserted[to..(to + 7).min(inserted.len())];
+        let damaged: Vec<char> = [&characters[..from], part, &characters[skipped..]].concat();
+
+        let once = pieces_of(parser, [damaged.iter().collect::<String>()]);
+        let mut rest = damaged.as_slice();
+        let mut pieces = Vec::new();
+        for length in cuts.iter().cycle() {
+            if rest.is_empty() {
+                break;
+            }
+            let (piece, after) = rest.split_at((*length).min(rest.len()));
+            pieces.push(piece.iter().collect::<String>());
+            rest = after;
+        }
+        let cut = pieces_of(parser, pieces);
+        prop_assert_eq!(joined(&cut), joined(&once));
+        prop_assert_eq!((&cut.content, &cut.reasoning, &cut.calls), (&once.content, &once.reasoning, &once.calls));
+        for (call, parsed) in joined(&once).iter().filter(|call| call.complete).zip(&once.calls) {
+            let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
+            prop_assert_eq!((&call.name, arguments), (&parsed.name, json!(parsed.arguments)));
+        }
+    }
 }
