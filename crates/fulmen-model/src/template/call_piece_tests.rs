@@ -43,10 +43,15 @@ fn pieces_of(parser: &AnswerParser, texts: impl IntoIterator<Item = String>) -> 
 
 /// The harmony format beside the others: its parser is another one.
 fn texts() -> Vec<(AnswerParser, &'static str)> {
-    let call = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary \
-        to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"Paris\", \"days\": [1, 2]}<|call|>";
-    let two = "<|channel|>commentary to=functions.a<|message|>{}<|call|><|start|>assistant\
-        <|channel|>commentary to=functions.b<|message|>{\"x\": 1}";
+    let call = concat!(
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant",
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>",
+        "{\"city\": \"Paris\", \"days\": [1, 2]}<|call|>",
+    );
+    let two = concat!(
+        "<|channel|>commentary to=functions.a<|message|>{}<|call|><|start|>assistant",
+        "<|channel|>commentary to=functions.b<|message|>{\"x\": 1}",
+    );
     let malformed = "<|channel|>commentary to=functions.a<|message|>{\"x\": y}<|call|>";
     let mut all: Vec<_> = ROWS.iter().map(|row| (parser(row), row.text)).collect();
     all.extend([call, two, malformed].map(|text| (AnswerParser::harmony(true, false), text)));
@@ -132,8 +137,10 @@ proptest! {
     /// JSON.
     #[test]
     fn damaged_calls_give_the_same_pieces_however_they_are_cut(
-        row in any::<prop::sample::Index>(), other in any::<prop::sample::Index>(),
-        places in prop::collection::vec(any::<prop::sample::Index>(), 3), cuts in prop::collection::vec(1..9usize, 1..6),
+        row in any::<prop::sample::Index>(),
+        other in any::<prop::sample::Index>(),
+        places in prop::collection::vec(any::<prop::sample::Index>(), 3),
+        cuts in prop::collection::vec(1..9usize, 1..6),
     ) {
         let texts = texts();
         let (parser, text) = &texts[row.index(texts.len())];
@@ -160,7 +167,8 @@ proptest! {
         }
         let cut = pieces_of(parser, pieces);
         prop_assert_eq!(joined(&cut), joined(&once));
-        prop_assert_eq!((&cut.content, &cut.reasoning, &cut.calls), (&once.content, &once.reasoning, &once.calls));
+        prop_assert_eq!((&cut.content, &cut.reasoning), (&once.content, &once.reasoning));
+        prop_assert_eq!(&cut.calls, &once.calls);
         for (call, parsed) in joined(&once).iter().filter(|call| call.complete).zip(&once.calls) {
             let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
             prop_assert_eq!((&call.name, arguments), (&parsed.name, json!(parsed.arguments)));
