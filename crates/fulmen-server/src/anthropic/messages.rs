@@ -25,7 +25,7 @@ use crate::ids;
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Json(request): Json<MessagesRequest>,
+    Json(mut request): Json<MessagesRequest>,
 ) -> Result<Response, ApiError> {
     let lease = app.registry.acquire(Some(&request.model)).await?;
     let limits = &app.options.limits;
@@ -35,6 +35,7 @@ pub(crate) async fn create(
         tools: request.tools,
         tool_choice: request.tool_choice,
         thinking: request.thinking,
+        effort: request.output_config.as_mut().and_then(|config| config.effort.take()),
     };
     let input = input.chat_input(limits.tools)?;
     let format = grammar(request.output_config)?.map(|grammar| ("output_config.format", grammar));
@@ -102,8 +103,9 @@ pub(crate) async fn count_tokens(
     Json(request): Json<CountRequest>,
 ) -> Result<Response, ApiError> {
     let lease = app.registry.acquire(Some(&request.model)).await?;
-    let CountRequest { messages, system, tools, tool_choice, thinking, .. } = request;
-    let input = Parts { messages: messages.0, system, tools, tool_choice, thinking };
+    let CountRequest { messages, system, tools, tool_choice, thinking, output_config, .. } = request;
+    let effort = output_config.and_then(|config| config.effort);
+    let input = Parts { messages: messages.0, system, tools, tool_choice, thinking, effort };
     let prompt = input.chat_input(app.options.limits.tools)?.prompt(&lease, false).await?;
     Ok(json_response(&CountResponse { input_tokens: prompt.tokens.len() }))
 }

@@ -39,7 +39,7 @@ pub(crate) struct MessagesRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OutputConfig {
-    /// Not supported.
+    /// `low`, `medium`, `high`, `xhigh` or `max`, for templates that know efforts.
     pub(crate) effort: Option<String>,
     pub(crate) format: Option<OutputFormat>,
 }
@@ -66,6 +66,7 @@ pub(crate) struct CountRequest {
     pub(crate) tools: Option<Vec<AnthropicTool>>,
     pub(crate) tool_choice: Option<AnthropicToolChoice>,
     pub(crate) thinking: Option<Thinking>,
+    pub(crate) output_config: Option<OutputConfig>,
     /// Accepted; prefixes are always cached.
     pub(crate) cache_control: Option<Value>,
 }

@@ -148,7 +148,7 @@ fn formats_and_calls_exclude_each_other() {
     let reply = server.post("/api/chat", &body);
     assert_eq!(reply.status, 400, "{}", reply.text());
     // Each is checked, also where the other one counts.
-    let config = json!({ "effort": "high" });
+    let config = json!({ "effort": "huge" });
     let body = json!({ "model": "test", "max_tokens": 9, "messages": messages, "output_config": config,
         "tools": [{ "name": "time" }], "tool_choice": { "type": "any" } });
     let reply = server.post("/v1/messages", &body);
