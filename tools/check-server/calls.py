@@ -49,6 +49,7 @@ parts = list(client.chat.completions.create(**options, tool_choice=named, stream
 streamed = [c for part in parts for choice in part.choices for c in choice.delta.tool_calls or []]
 text = "".join(c.function.arguments or "" for c in streamed)
 check("streamed arguments are the same", json.loads(text) == arguments, text)
+check("and come as they are written", len(streamed) > 5, streamed)
 history = messages + [
     {"role": "assistant", "content": None, "tool_calls": [call.model_dump()]},
     {"role": "tool", "tool_call_id": call.id, "content": "12 degrees"},
@@ -68,3 +69,29 @@ message = claude.messages.create(
 used = [block for block in message.content if block.type == "tool_use"]
 seen = message.stop_reason == "tool_use" and set(used[0].input) == set(arguments)
 check("Anthropic's client sees it", seen, message)
+asked = dict(model=model, max_tokens=200, messages=messages, tools=[tool])
+one = {"type": "any", "disable_parallel_tool_use": True}
+with claude.messages.stream(**asked, tool_choice=one) as stream:
+    pieces = [event.partial_json for event in stream if event.type == "input_json"]
+    final = stream.get_final_message()
+used = [block.input for block in final.content if block.type == "tool_use"]
+same = json.loads("".join(pieces)) == used[0]
+check("its stream has the arguments in pieces", len(pieces) > 5 and same, pieces)
+
+flat = [{"type": "function", "name": "get_weather", "parameters": parameters, "strict": True}]
+asked = dict(model=model, input=messages[0]["content"], tools=flat, tool_choice="required")
+kind = "response.function_call_arguments.delta"
+with client.responses.stream(**asked, parallel_tool_calls=False) as stream:
+    deltas = [event.delta for event in stream if event.type == kind]
+    final = stream.get_final_response()
+called = [item for item in final.output if item.type == "function_call"]
+whole = json.loads(called[0].arguments)
+check("and that of responses", len(deltas) > 5 and json.loads("".join(deltas)) == whole, deltas)
+
+# The model is small and may not call the tool; if it does, the arguments are those of the schema.
+function = {"name": "get_weather", "parameters": parameters, "strict": True}
+free = dict(model=model, messages=messages, tools=[{"type": "function", "function": function}], max_tokens=60)
+for seed in range(2):
+    done = client.chat.completions.create(**free, seed=seed).choices[0]
+    found = [set(json.loads(call.function.arguments)) for call in done.message.tool_calls or []]
+    check("strict tools", all(keys == {"city", "unit"} for keys in found), done)

@@ -89,7 +89,9 @@ def picking(page):
     for name in reversed(names):
         with page.expect_request("**/v1/chat/completions") as asked:
             page.select_option("#model", name)
-            page.click("#new") if page.locator("#new").is_visible() else None
+            if page.locator("#new").is_visible():
+                page.click("#new")
+                check("a new conversation has no figures", page.inner_text("#figures") == "")
             say(page, "The cat")
         finished(page)
         body = json.loads(asked.value.post_data)

@@ -100,7 +100,7 @@ def ends(page):
     push(page, 1, "Cut", "length")
     done(page, 1)
     shown = texts(page, "assistant")
-    check("an answer that was cut off says so", "longest length" in shown[-1], shown)
+    check("an answer that was cut off says so", "largest number of tokens" in shown[-1], shown)
     page.click("text=Again")
     asked(page, 3)
     push(page, 2, "Broken")

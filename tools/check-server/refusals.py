@@ -54,36 +54,48 @@ def keys():
 
 
 def full_queue():
-    endless = chat | {"max_tokens": 4000, "stream": True, "extra_body": {"ignore_eos": True}}
-    running = client.chat.completions.create(**endless)
-    first = next(iter(running))
-    check("one request runs", first.choices)
-    waited = {}
+    """Clients that ask again and again keep the one place and the queue taken."""
+    long = chat | {"max_tokens": 400, "extra_body": {"ignore_eos": True}}
+    done = threading.Event()
+    counts = {"answers": 0, "refused": 0}
 
-    def wait():
-        waited["answer"] = of_openai(key).chat.completions.create(**chat)
+    def ask():
+        asked = of_openai(key)
+        while not done.is_set():
+            try:
+                asked.chat.completions.create(**long)
+                counts["answers"] += 1
+            except openai.RateLimitError:
+                counts["refused"] += 1
+                time.sleep(0.01)
 
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
-    # The place is taken once the server has read the request; until then another may be answered with it.
-    problem = None
-    for _ in range(200):
-        try:
-            of_openai(key).with_options(timeout=0.5).chat.completions.create(**chat)
-        except openai.RateLimitError as error:
-            problem = error
-            break
-        except openai.APITimeoutError:
-            time.sleep(0.05)
-    check("openai with a full queue", problem is not None)
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+
+    def first_refusal(error, call):
+        for _ in range(200):
+            try:
+                call()
+            except error as problem:
+                return problem
+        return None
+
+    problem = first_refusal(openai.RateLimitError, lambda: client.chat.completions.create(**chat))
+    check("openai with a full queue", problem is not None, counts)
     after = problem.response.headers.get("retry-after", "")
     check("retry-after", after.isdigit() and int(after) >= 1, after)
+    streamed = lambda: client.chat.completions.create(**chat, stream=True)
+    check("its stream", first_refusal(openai.RateLimitError, streamed) is not None, counts)
     message = of_anthropic(key).messages.create
-    refused("anthropic with a full queue", anthropic.RateLimitError, lambda: message(**chat))
-    running.close()
-    waiting.join(60)
-    check("the waiting request is answered", waited["answer"].choices[0].message.content)
-    check("and so is the next one", client.chat.completions.create(**chat).choices)
+    problem = first_refusal(anthropic.RateLimitError, lambda: message(**chat))
+    check("anthropic with a full queue", problem is not None, counts)
+    done.set()
+    for thread in threads:
+        thread.join(60)
+    check("others were answered meanwhile", counts["answers"] > 0, counts)
+    patient = of_openai(key).with_options(max_retries=5)
+    check("the next request is answered", patient.chat.completions.create(**chat).choices)
 
 
 keys()

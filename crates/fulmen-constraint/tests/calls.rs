@@ -1,14 +1,14 @@
-//! Required calls of tools in every format: random walks along the masks of its grammar are calls.
+//! Calls of tools in every format: random walks along the masks of its grammar are calls.
 
 use fulmen_constraint::{Compiler, Grammar};
 use fulmen_core::sampling::Constraint;
 use fulmen_model::gguf::GgufFile;
 use fulmen_model::template::{AnswerParser, ToolFormat, ToolSpec};
-use fulmen_model::tokenizer::{TokenType, Tokenizer, TokenizerSpec};
+use fulmen_model::tokenizer::{SpacePrefix, Special, TokenType, Tokenizer, TokenizerSpec};
 use serde_json::{Value, json};
 
 const STORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fulmen-cli/assets/story.gguf");
-const TAGS: [&str; 13] = [
+const TAGS: [&str; 22] = [
     "<tool_call>",
     "</tool_call>",
     "<|tool_call|>",
@@ -22,6 +22,15 @@ const TAGS: [&str; 13] = [
     "<function_calls>",
     "</function_calls>",
     "<|python_tag|>",
+    "<think>",
+    "</think>",
+    "<|channel|>",
+    "<|message|>",
+    "<|start|>",
+    "<|constrain|>",
+    "<|end|>",
+    "<|call|>",
+    "<|return|>",
 ];
 
 /// A vocabulary of bytes and characters whose tags are of this type.
@@ -37,7 +46,18 @@ fn with_tags(kind: TokenType) -> Tokenizer {
     types.resize(tokens.len(), kind);
     let scores = (0..tokens.len()).map(|id| -(id as f32)).collect();
     let (bos, eos, unknown, model) = (Some(1), Some(2), Some(0), "llama".to_owned());
-    let spec = TokenizerSpec { model, tokens, types, scores, bos, eos, unknown, ..TokenizerSpec::default() };
+    let space_prefix = Some(SpacePrefix::Never);
+    let spec = TokenizerSpec {
+        model,
+        tokens,
+        types,
+        scores,
+        bos,
+        eos,
+        unknown,
+        space_prefix,
+        ..TokenizerSpec::default()
+    };
     Tokenizer::new(spec).unwrap()
 }
 
@@ -72,16 +92,35 @@ fn check(name: &str, arguments: &Value) {
 
 /// Draws tokens from the masks until the end, which is taken as soon as it is possible after some tokens.
 fn walk(tokenizer: &Tokenizer, grammar: &str, random: &mut fastrand::Rng) -> String {
+    walk_from("", 200, tokenizer, grammar, random)
+}
+
+/// As [`walk`], behind a text that has been generated already, and at least this many `steps` if they are
+/// possible.
+fn walk_from(
+    begun: &str,
+    steps: usize,
+    tokenizer: &Tokenizer,
+    grammar: &str,
+    random: &mut fastrand::Rng,
+) -> String {
     let logits = tokenizer.vocab_size() as u32;
     let compiler = Compiler::new(tokenizer, logits).unwrap();
     let mut constraint = compiler.compile(&Grammar::lark(grammar).unwrap()).unwrap();
     let mut bytes = Vec::new();
+    for token in tokenizer.encode(begun, Special::Parse) {
+        let mask = constraint.mask().unwrap();
+        let so_far = || String::from_utf8_lossy(&bytes).into_owned();
+        assert!(mask.allows(token), "{:?} after {:?}\n{grammar}", tokenizer.token(token), so_far());
+        bytes.extend_from_slice(tokenizer.token_bytes(token).unwrap());
+        constraint.accept(token).unwrap();
+    }
     for step in 0..4000 {
         let mask = constraint.mask().unwrap();
         let tokens: Vec<u32> = (0..logits).filter(|&token| mask.allows(token)).collect();
         assert!(!tokens.is_empty(), "stuck after {:?}\n{grammar}", String::from_utf8_lossy(&bytes));
         let (ends, text): (Vec<u32>, Vec<u32>) = tokens.iter().partition(|&&token| tokenizer.is_end(token));
-        if text.is_empty() || (!ends.is_empty() && step >= 200) {
+        if text.is_empty() || (!ends.is_empty() && step >= steps) {
             break;
         }
         // Control tokens where they are tags, and plain letters where text is free.
@@ -96,6 +135,13 @@ fn walk(tokenizer: &Tokenizer, grammar: &str, random: &mut fastrand::Rng) -> Str
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+fn parser(format: ToolFormat, tools: &[ToolSpec]) -> AnswerParser {
+    match format {
+        ToolFormat::Harmony => AnswerParser::harmony(true, false),
+        _ => AnswerParser::new(true, false, Some(format)).with_tools(tools),
+    }
+}
+
 #[test]
 fn required_calls_are_calls_in_every_format() {
     let story = Tokenizer::from_metadata(GgufFile::open(STORY).unwrap().metadata()).unwrap();
@@ -106,21 +152,22 @@ fn required_calls_are_calls_in_every_format() {
     ];
     let tools = tools();
     let mut random = fastrand::Rng::with_seed(24);
-    for format in ToolFormat::ALL.into_iter().filter(|&format| format != ToolFormat::Harmony) {
+    for format in ToolFormat::ALL {
         for (vocabulary, tokenizer) in &vocabularies {
             for several in [false, true] {
-                let grammar = format.calls_grammar(&tools, several, tokenizer).unwrap();
+                let Some(grammar) = format.calls_grammar(&tools, several, tokenizer) else {
+                    assert!(format == ToolFormat::Harmony && *vocabulary != "control tokens", "{format:?}");
+                    continue;
+                };
                 let (open, _) = format.tags();
                 let control = tokenizer.special_token(open).filter(|_| format != ToolFormat::Llama3);
                 assert!(control.is_none_or(|id| grammar.contains(&format!("<[{id}]>"))), "{grammar}");
                 for _ in 0..4 {
                     let text = walk(tokenizer, &grammar, &mut random);
                     let place = format!("{format:?}, {vocabulary}: {text:?}");
-                    let mut parser = AnswerParser::new(false, false, Some(format)).with_tools(&tools);
+                    let mut parser = parser(format, &tools);
                     let mut parsed = parser.push(&text);
-                    let end = parser.finish();
-                    parsed.content += &end.content;
-                    parsed.calls.extend(end.calls);
+                    parsed.append(parser.finish());
                     assert!(parsed.content.trim().is_empty() && !parsed.calls.is_empty(), "{place}");
                     assert!(several || parsed.calls.len() == 1, "{place}");
                     for call in &parsed.calls {
@@ -137,9 +184,82 @@ fn a_named_tool_is_the_only_one() {
     let tokenizer = with_tags(TokenType::Control);
     let tools = tools();
     let mut random = fastrand::Rng::with_seed(25);
-    for format in ToolFormat::ALL.into_iter().filter(|&format| format != ToolFormat::Harmony) {
+    for format in ToolFormat::ALL {
         let grammar = format.calls_grammar(&tools[..1], false, &tokenizer).unwrap();
         let text = walk(&tokenizer, &grammar, &mut random);
         assert!(text.contains("get_weather") && !text.contains("get_weather_2"), "{format:?}: {text}");
     }
+}
+
+/// Free text, thoughts and calls in one answer; the arguments are those of the schema once a call has begun.
+#[test]
+fn calls_in_free_answers_keep_the_schema_of_strict_tools() {
+    let story = Tokenizer::from_metadata(GgufFile::open(STORY).unwrap().metadata()).unwrap();
+    let vocabularies = [
+        ("no tags", story),
+        ("control tokens", with_tags(TokenType::Control)),
+        ("tokens of text", with_tags(TokenType::UserDefined)),
+    ];
+    let [weather, none] = tools();
+    let tools = [weather.with_strict(true), none.with_strict(true)];
+    let mut random = fastrand::Rng::with_seed(26);
+    for format in ToolFormat::ALL {
+        for (vocabulary, tokenizer) in &vocabularies {
+            let Some(grammar) = format.answer_grammar(&tools, tokenizer) else {
+                assert!(format == ToolFormat::Harmony && *vocabulary != "control tokens", "{format:?}");
+                continue;
+            };
+            let (thoughts, begun) = match format {
+                ToolFormat::Harmony => (
+                    "",
+                    "<|channel|>analysis<|message|>a {b}<|end|><|start|>assistant\
+                    <|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+                        .to_owned(),
+                ),
+                ToolFormat::Llama3 => ("", "{\"name\": \"get_".to_owned()),
+                _ => ("<think>Hm {}.</think>", format!("I look.{}", format.tags().0)),
+            };
+            for begun in [begun.clone(), format!("{thoughts}{begun}")] {
+                let text = walk_from(&begun, 0, tokenizer, &grammar, &mut random);
+                let place = format!("{format:?}, {vocabulary}: {text:?}");
+                let mut parser = parser(format, &tools).with_call_pieces();
+                let mut parsed = parser.push(&text);
+                parsed.append(parser.finish());
+                assert!(!parsed.calls.is_empty(), "{place}");
+                for call in &parsed.calls {
+                    check(&call.name, &json!(call.arguments));
+                }
+                // What a client puts together of the pieces.
+                for (number, call) in parsed.calls.iter().enumerate() {
+                    let pieces = parsed.call_pieces.iter().filter(|piece| piece.call == number);
+                    let json: String = pieces.map(|piece| piece.arguments.as_str()).collect();
+                    assert_eq!(
+                        serde_json::from_str::<Value>(&json).unwrap(),
+                        json!(call.arguments),
+                        "{place}"
+                    );
+                }
+            }
+            // Any text is an answer, too.
+            let plain = if format == ToolFormat::Harmony { "<|channel|>final<|message|>No." } else { "No." };
+            let text = walk_from(plain, 0, tokenizer, &grammar, &mut random);
+            assert_eq!(text, plain, "{format:?}, {vocabulary}");
+        }
+    }
+}
+
+/// Tools that are not strict have any arguments beside those that are.
+#[test]
+fn other_tools_are_free_beside_strict_ones() {
+    let [weather, none] = tools();
+    let tools = [weather, none.with_strict(true)];
+    let tokenizer = with_tags(TokenType::Control);
+    let mut random = fastrand::Rng::with_seed(27);
+    let call = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"days\": \"many\"}}\n</tool_call>";
+    let grammar = ToolFormat::Hermes.answer_grammar(&tools, &tokenizer).unwrap();
+    assert_eq!(walk_from(call, 0, &tokenizer, &grammar, &mut random), call);
+    let call = "<tool_call>\n<function=get_weather>\n<parameter=days>\nmany\n</parameter>\n</function>\n\
+        </tool_call>";
+    let grammar = ToolFormat::QwenXml.answer_grammar(&tools, &tokenizer).unwrap();
+    assert_eq!(walk_from(call, 0, &tokenizer, &grammar, &mut random), call);
 }

@@ -57,7 +57,7 @@ impl AnswerReader {
             if parser.calls() > 0 {
                 break;
             }
-            join(&mut all, parser.push(part));
+            all.append(parser.push(part));
         }
         all.calls.truncate(1);
         all
@@ -76,12 +76,6 @@ impl AnswerReader {
     }
 }
 
-fn join(all: &mut ParsedText, more: ParsedText) {
-    all.reasoning += &more.reasoning;
-    all.content += &more.content;
-    all.calls.extend(more.calls);
-}
-
 #[pymethods]
 impl AnswerReader {
     /// Adds a piece of text.
@@ -98,7 +92,7 @@ impl AnswerReader {
     fn parse(&self, text: &str) -> Parts {
         let mut parser = self.parser.clone();
         let mut all = self.read(&mut parser, text);
-        join(&mut all, self.rest(&mut parser));
+        all.append(self.rest(&mut parser));
         parts(all)
     }
 

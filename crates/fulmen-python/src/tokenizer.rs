@@ -200,7 +200,9 @@ impl Tokenizer {
                 let message = "chat: a required call cannot have a schema, regex or grammar of its own";
                 return Err(Failure::new(Kind::Argument, message));
             }
-            let (constrained, several) = (constrained || grammar.is_some(), tools.several());
+            // The grammar of a required call has the thoughts where messages have channels.
+            let constrained = constrained || (grammar.is_some() && !template.has_channels());
+            let several = tools.several();
             let thinking = if constrained { Some(false) } else { thinking };
             let options = ChatOptions { thinking, ..ChatOptions::default() };
             let tokenizer = self.inner()?;

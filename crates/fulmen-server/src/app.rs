@@ -90,6 +90,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/api/show", post(ollama::models::show))
         .route("/api/ps", get(ollama::models::running))
         .route("/api/embed", post(ollama::embed::create))
+        .route("/api/embeddings", post(ollama::embed::create_one))
         .route("/api/version", get(ollama::models::version))
         .fallback(no_route)
         .method_not_allowed_fallback(wrong_method);

@@ -7,12 +7,15 @@ use fulmen_engine::{
     SamplingParams, Stats,
 };
 use fulmen_model::ModelError;
+use fulmen_model::gguf::{Metadata, Value};
+use fulmen_model::source::ModelSource;
 use fulmen_model::summary::Summary;
 use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::Tokenizer;
+use serde_json::{Map, Value as Json, json};
 
 use crate::constraints::ModelConstraints;
-use crate::served::{ConstraintFactory, EmbedError, Embedder, ModelInfo, ServedModel};
+use crate::served::{ConstraintFactory, EmbedError, Embedder, ModelDescription, ModelInfo, ServedModel};
 
 /// How the parameters of sampling are given to a device.
 pub type SamplingMap = fn(&Sampling, &[(u32, f32)]) -> Result<SamplingParams, String>;
@@ -95,18 +98,58 @@ fn model_sampling(sampling: &Sampling, logit_bias: &[(u32, f32)]) -> Result<Samp
 }
 
 fn info(model: &Model, device: &str) -> ModelInfo {
-    let config = model.config();
-    let summary = Summary::of(model.source()).ok();
-    let types = summary.as_ref().and_then(|summary| summary.types.iter().max_by_key(|(_, t)| t.parameters));
+    let info = info_of(model.source(), Summary::of(model.source()).ok().as_ref());
+    let architecture = model.config().architecture.to_string();
+    ModelInfo { architecture, bytes: model.weight_bytes(), device: device.to_owned(), ..info }
+}
+
+/// The figures of a model that is not loaded.
+fn info_of(source: &dyn ModelSource, summary: Option<&Summary>) -> ModelInfo {
+    let types = summary.and_then(|summary| summary.types.iter().max_by_key(|(_, t)| t.parameters));
     ModelInfo {
-        architecture: config.architecture.to_string(),
-        parameters: summary.as_ref().map(|summary| summary.parameters),
-        bytes: model.weight_bytes(),
+        architecture: summary.and_then(|summary| summary.architecture.clone()).unwrap_or_default(),
+        parameters: summary.map(|summary| summary.parameters),
+        bytes: summary.map_or(0, |summary| summary.bytes),
         quantization: types.map_or(String::new(), |(dtype, _)| dtype.to_string()),
-        embedding: summary.as_ref().and_then(|s| s.embedding).and_then(|n| n.try_into().ok()).unwrap_or(0),
-        device: device.to_owned(),
-        bound: None,
+        embedding: summary.and_then(|s| s.embedding).and_then(|n| n.try_into().ok()).unwrap_or(0),
+        metadata: metadata(source.metadata()),
+        ..ModelInfo::default()
     }
+}
+
+impl ModelDescription {
+    /// What the file of a model says of it. `context` is the one that is asked for, 0 for that of an engine.
+    /// `None` if something is missing in the file: a load says what.
+    pub fn of_source(source: &dyn ModelSource, context: u32) -> Option<ModelDescription> {
+        let summary = Summary::of(source).ok()?;
+        let tokenizer = Tokenizer::from_source(source).ok()??;
+        let template = ChatTemplate::of_model(source.metadata(), &tokenizer).ok()?;
+        let context = match context {
+            0 => u32::try_from(summary.context?).ok()?.min(EngineOptions::DEFAULT_CONTEXT),
+            asked => asked,
+        };
+        Some(ModelDescription { info: info_of(source, Some(&summary)), template, context })
+    }
+}
+
+/// The keys of a file as JSON. Lists are those of the vocabulary, which has a path of its own.
+fn metadata(metadata: &Metadata) -> Map<String, Json> {
+    let json = |value: &Value| match value {
+        Value::U8(number) => json!(number),
+        Value::I8(number) => json!(number),
+        Value::U16(number) => json!(number),
+        Value::I16(number) => json!(number),
+        Value::U32(number) => json!(number),
+        Value::I32(number) => json!(number),
+        Value::U64(number) => json!(number),
+        Value::I64(number) => json!(number),
+        Value::F32(number) => json!(number),
+        Value::F64(number) => json!(number),
+        Value::Bool(flag) => json!(flag),
+        Value::String(text) => json!(text),
+        Value::Array(_) => Json::Null,
+    };
+    metadata.iter().map(|(key, value)| (key.to_owned(), json(value))).collect()
 }
 
 /// Embeddings, pooled as the model's file says.

@@ -35,7 +35,8 @@ fn check(app: &App, request: &Request) -> Result<Arc<str>, ApiError> {
     if app.is_ending() && request.method() == Method::POST {
         return Err(RequestError::ShuttingDown.into());
     }
-    let open = OPEN.contains(&request.uri().path()) && request.method() == Method::GET;
+    let open =
+        OPEN.contains(&request.uri().path()) && matches!(*request.method(), Method::GET | Method::HEAD);
     if app.options.api_keys.is_empty() || open {
         return Ok(Arc::default());
     }

@@ -54,6 +54,7 @@ pub use registry::{
 };
 pub use serve::{Server, ServerError};
 pub use served::{
-    ConstraintFactory, DecodeBound, EmbedError, EmbedFunction, Embedder, Grammar, ModelInfo, ServedModel,
+    ConstraintFactory, DecodeBound, EmbedError, EmbedFunction, Embedder, Grammar, ModelDescription,
+    ModelInfo, ServedModel,
 };
 pub use tls::{TlsError, TlsFiles};

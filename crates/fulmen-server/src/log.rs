@@ -74,9 +74,7 @@ pub(crate) struct AnswerLog {
 
 impl AnswerLog {
     pub(crate) fn push(&mut self, parsed: &ParsedText) {
-        self.text.reasoning.push_str(&parsed.reasoning);
-        self.text.content.push_str(&parsed.content);
-        self.text.calls.extend_from_slice(&parsed.calls);
+        self.text.append(parsed.clone());
     }
 
     /// Writes a line. `reason` is `None` for an answer that was cancelled.

@@ -26,6 +26,7 @@ use crate::{anthropic, ollama, openai, operation};
         ollama::chat::create,
         ollama::generate::create,
         ollama::embed::create,
+        ollama::embed::create_one,
         ollama::models::tags,
         ollama::models::show,
         ollama::models::running,

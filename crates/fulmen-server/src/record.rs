@@ -80,7 +80,8 @@ impl Record {
     pub(crate) fn answered(mut self, response: Response) -> Response {
         let status = response.status().as_u16();
         self.status = Some(status);
-        self.cut = !response.body().is_end_stream();
+        // The response to HEAD has the headers of a body that is not sent.
+        self.cut = !response.body().is_end_stream() && self.method != Method::HEAD;
         self.app.metrics.answered(&self.route, status);
         response.map(|body| Body::new(RecordedBody { body, record: self }))
     }

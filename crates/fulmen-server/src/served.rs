@@ -5,7 +5,7 @@ use fulmen_engine::{Constraint, Request, RequestHandle, SamplingParams, Stats};
 use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::Tokenizer;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 /// A model that answers requests.
@@ -93,10 +93,23 @@ pub struct ModelInfo {
     pub quantization: String,
     /// Dimensions of a hidden state.
     pub embedding: u32,
+    /// The keys of the model's file; `null` for lists.
+    pub metadata: Map<String, Value>,
     /// The device that it runs on.
     pub device: String,
     /// What bounds its decoding; `None` if the bandwidth of the device is unknown.
     pub bound: Option<DecodeBound>,
+}
+
+/// What clients are told of a model.
+#[derive(Debug)]
+pub struct ModelDescription {
+    /// Key figures.
+    pub info: ModelInfo,
+    /// The chat template.
+    pub template: Option<ChatTemplate>,
+    /// Positions of prompt and answer together.
+    pub context: u32,
 }
 
 /// The memory-bandwidth bound of decoding: a token takes at least the time to read the weights and the keys

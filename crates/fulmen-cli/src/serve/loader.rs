@@ -12,7 +12,9 @@ use fulmen_engine::{EngineError, EngineOptions};
 use fulmen_engine::{LoadOptions, SessionOptions};
 use fulmen_model::ModelError;
 use fulmen_model::source::{self, ModelSource};
-use fulmen_server::{DecodeBound, EngineModel, EngineModelError, ModelLoader, ModelSpec, ServedModel};
+use fulmen_server::{
+    DecodeBound, EngineModel, EngineModelError, ModelDescription, ModelLoader, ModelSpec, ServedModel,
+};
 
 use crate::model::builtin::builtin_model;
 use crate::model::find::{FindError, find};
@@ -71,10 +73,7 @@ pub(super) struct Loader {
 
 impl Loader {
     fn load(&self, spec: &ModelSpec) -> Result<EngineModel, LoadError> {
-        let source: Arc<dyn ModelSource> = match &spec.location {
-            Some(location) => Arc::from(source::open(find(location)?).map_err(ModelError::from)?),
-            None => Arc::from(source::from_bytes(builtin_model()).map_err(ModelError::from)?),
-        };
+        let source = open(spec)?;
         let asked = match &spec.device {
             Some(device) => parse_device(device)?,
             None => self.device,
@@ -96,6 +95,13 @@ impl Loader {
         served.info.bound = bound;
         Ok(served)
     }
+}
+
+fn open(spec: &ModelSpec) -> Result<Arc<dyn ModelSource>, LoadError> {
+    Ok(match &spec.location {
+        Some(location) => Arc::from(source::open(find(location)?).map_err(ModelError::from)?),
+        None => Arc::from(source::from_bytes(builtin_model()).map_err(ModelError::from)?),
+    })
 }
 
 /// What bounds decoding, for the share of it that clients show.
@@ -129,6 +135,11 @@ impl ModelLoader for Loader {
             return Some(builtin_model().as_ref().as_ref().len() as u64);
         };
         size(&find(location).ok()?)
+    }
+
+    fn describe(&self, spec: &ModelSpec) -> Option<ModelDescription> {
+        let context = spec.context.unwrap_or(self.engine.context);
+        ModelDescription::of_source(open(spec).ok()?.as_ref(), context)
     }
 }
 

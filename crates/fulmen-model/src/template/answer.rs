@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use super::call_reader::CallReader;
 use super::harmony::{self, HarmonyParser};
 use super::tool_format::ToolFormat;
-use super::tools::{ToolCall, ToolSpec};
+use super::tools::{CallPiece, ToolCall, ToolSpec};
 use crate::tokenizer::Tokenizer;
 
-const THINK: &str = "<think>";
-const END_THINK: &str = "</think>";
+pub(super) const THINK: &str = "<think>";
+pub(super) const END_THINK: &str = "</think>";
 
 /// What a piece of generated text turned out to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,12 +20,23 @@ pub struct ParsedText {
     pub content: String,
     /// Calls of tools that are complete.
     pub calls: Vec<ToolCall>,
+    /// What is new of calls, complete or not, from a parser that gives them in pieces.
+    pub call_pieces: Vec<CallPiece>,
 }
 
 impl ParsedText {
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
-        self.reasoning.is_empty() && self.content.is_empty() && self.calls.is_empty()
+        let no_calls = self.calls.is_empty() && self.call_pieces.is_empty();
+        self.reasoning.is_empty() && self.content.is_empty() && no_calls
+    }
+
+    /// Adds what comes after it.
+    pub fn append(&mut self, next: ParsedText) {
+        self.reasoning.push_str(&next.reasoning);
+        self.content.push_str(&next.content);
+        self.calls.extend(next.calls);
+        self.call_pieces.extend(next.call_pieces);
     }
 }
 
@@ -67,6 +79,12 @@ pub struct AnswerParser {
     /// White space before the call that is being read: part of the answer if it is none.
     space: String,
     calls: usize,
+    /// Whether calls are also given in pieces.
+    pieces: bool,
+    /// What reads the call in pieces.
+    reader: Option<CallReader>,
+    /// Calls of which pieces were given.
+    begun: usize,
     /// What reads the text instead, if it has channels.
     harmony: Option<HarmonyParser>,
 }
@@ -96,6 +114,9 @@ impl AnswerParser {
             held: String::new(),
             space: String::new(),
             calls: 0,
+            pieces: false,
+            reader: None,
+            begun: 0,
             harmony: None,
         }
     }
@@ -111,6 +132,14 @@ impl AnswerParser {
     pub fn harmony(tools: bool, opened: bool) -> AnswerParser {
         let harmony = Some(HarmonyParser::new(tools, opened));
         AnswerParser { harmony, ..AnswerParser::new(true, false, tools.then_some(ToolFormat::Harmony)) }
+    }
+
+    /// As this parser, with calls also in pieces, as they are written. A call of which a piece was given
+    /// cannot be taken back: if it is cut off or malformed, it remains incomplete, where it otherwise would
+    /// be text of the answer.
+    pub fn with_call_pieces(self) -> AnswerParser {
+        let harmony = self.harmony.map(HarmonyParser::with_call_pieces);
+        AnswerParser { pieces: true, harmony, ..self }
     }
 
     /// Whether all text is the answer.
@@ -131,9 +160,15 @@ impl AnswerParser {
         tags.filter_map(|tag| tokenizer.special_token(tag)).collect()
     }
 
-    /// Calls so far.
+    /// Complete calls so far.
     pub fn calls(&self) -> usize {
         self.harmony.as_ref().map_or(self.calls, HarmonyParser::calls)
+    }
+
+    /// Whether there are calls so far, complete or begun.
+    pub fn has_calls(&self) -> bool {
+        let begun = self.reader.as_ref().map_or(self.begun, CallReader::next);
+        self.calls() > 0 || self.harmony.as_ref().map_or(begun, HarmonyParser::begun) > 0
     }
 
     /// Adds a piece of text.
@@ -177,7 +212,10 @@ impl AnswerParser {
             Place::BeforeAnswer => self.before_answer(),
             Place::Answer => self.answer(parsed),
             Place::Call => self.call(parsed),
-            Place::WholeCall => false,
+            Place::WholeCall => {
+                self.read_call(self.held.len(), parsed);
+                false
+            }
         }
     }
 
@@ -231,7 +269,7 @@ impl AnswerParser {
             if text.starts_with('{') || text.starts_with(tag) {
                 self.held = text.strip_prefix(tag).unwrap_or(text).to_owned();
                 self.place = Place::WholeCall;
-                return false;
+                return true;
             }
         }
         // The line breaks behind thoughts are no part of the answer.
@@ -265,12 +303,25 @@ impl AnswerParser {
 
     fn call(&mut self, parsed: &mut ParsedText) -> bool {
         let close = self.tools.map_or("", |format| format.tags().1);
-        let Some(at) = self.held.find(close) else { return false };
+        let Some(at) = self.held.find(close) else {
+            self.read_call(self.held.len() - partial_suffix(&self.held, close), parsed);
+            return false;
+        };
+        self.read_call(at, parsed);
         let body = self.held[..at].to_owned();
         self.held.drain(..at + close.len());
         self.take_call(&body, close, parsed);
         self.place = Place::Answer;
         true
+    }
+
+    /// Gives pieces of the calls in the first bytes of the text.
+    fn read_call(&mut self, bytes: usize, parsed: &mut ParsedText) {
+        let Some(format) = self.tools.filter(|_| self.pieces) else { return };
+        let reader = self.reader.get_or_insert_with(|| CallReader::new(format, self.begun));
+        let before = parsed.calls.len();
+        reader.read(&self.held[..bytes], &self.specs, parsed);
+        self.calls += parsed.calls.len() - before;
     }
 
     /// Text behind the opening tag of a call, up to `close` or the end. What is no call is part of the
@@ -280,7 +331,18 @@ impl AnswerParser {
         let space = std::mem::take(&mut self.space);
         // Without its end, what is there of a name or a value would be taken for all of it.
         let cut = format == ToolFormat::Glm && close.is_empty();
-        match format.parse(body, &self.specs).filter(|_| !cut) {
+        let calls = format.parse(body, &self.specs).filter(|_| !cut);
+        if self.pieces {
+            let mut reader = self.reader.take().unwrap_or_else(|| CallReader::new(format, self.begun));
+            let before = parsed.calls.len();
+            let has_begun = reader.finish(calls.clone(), parsed);
+            self.calls += parsed.calls.len() - before;
+            self.begun = reader.next();
+            if has_begun {
+                return;
+            }
+        }
+        match calls {
             Some(calls) => {
                 self.calls += calls.len();
                 parsed.calls.extend(calls);
@@ -309,11 +371,7 @@ pub(super) mod tests {
             let mut parser = parser.clone();
             let mut all = ParsedText::default();
             let parts: Vec<ParsedText> = pieces.iter().map(|piece| parser.push(piece)).collect();
-            for part in parts.into_iter().chain([parser.finish()]) {
-                all.reasoning += &part.reasoning;
-                all.content += &part.content;
-                all.calls.extend(part.calls);
-            }
+            parts.into_iter().chain([parser.finish()]).for_each(|part| all.append(part));
             assert_eq!(all.calls.len(), parser.calls());
             all
         };

@@ -31,6 +31,13 @@ pub(super) fn converted(tools: &[ToolSpec], name: &str, key: &str, text: &str) -
     if allowed { value } else { Value::String(text.to_owned()) }
 }
 
+/// Whether the schema of a tool says that an argument is a string and nothing else.
+pub(super) fn is_text_argument(tools: &[ToolSpec], name: &str, key: &str) -> bool {
+    let root = tools.iter().find(|tool| tool.name() == name).map(ToolSpec::parameters);
+    let schema = root.and_then(|root| Some((root, root.get("properties")?.get(key)?)));
+    schema.is_some_and(|(root, schema)| is_text(root, schema))
+}
+
 /// Whether a schema allows strings and nothing else.
 pub(super) fn is_text(root: &Value, schema: &Value) -> bool {
     types(root, schema, MAX_DEPTH).is_some_and(|types| types.iter().all(|kind| kind == "string"))

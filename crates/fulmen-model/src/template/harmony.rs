@@ -13,21 +13,24 @@
 use serde_json::{Map, Value};
 
 use super::answer::{ParsedText, partial_suffix};
+use super::call_reader::CallReader;
 use super::tools::ToolCall;
 
-const MESSAGE: &str = "<|message|>";
-const CHANNEL: &str = "<|channel|>";
-const START: &str = "<|start|>";
+pub(super) const MESSAGE: &str = "<|message|>";
+pub(super) const CHANNEL: &str = "<|channel|>";
+pub(super) const START: &str = "<|start|>";
+pub(super) const CONSTRAIN: &str = "<|constrain|>";
+pub(super) const END: &str = "<|end|>";
+pub(super) const CALL: &str = "<|call|>";
 
 /// What ends a body. A model may leave out the end of a message before the next one.
-const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", START, CHANNEL];
+const ENDS: [&str; 5] = [END, CALL, "<|return|>", START, CHANNEL];
 
 /// What opens the message of the answer, behind a prompt.
 pub(super) const FINAL: &str = "<|channel|>final<|message|>";
 
 /// Every tag: the text of these control tokens is part of what is parsed.
-pub(super) const TAGS: [&str; 7] =
-    [MESSAGE, CHANNEL, START, "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"];
+pub(super) const TAGS: [&str; 7] = [MESSAGE, CHANNEL, START, CONSTRAIN, END, CALL, "<|return|>"];
 
 /// How a header may begin, behind `<|start|>assistant`.
 const HEADERS: [&str; 4] = [CHANNEL, START, MESSAGE, " to="];
@@ -52,6 +55,12 @@ pub(super) struct HarmonyParser {
     place: Place,
     held: String,
     calls: usize,
+    /// Whether calls are also given in pieces.
+    pieces: bool,
+    /// What reads the call in pieces.
+    reader: Option<CallReader>,
+    /// Calls of which pieces were given.
+    begun: usize,
     /// Whether there were thoughts, and an answer, in an earlier message.
     had: [bool; 2],
     /// Whether the current message has text.
@@ -62,12 +71,32 @@ impl HarmonyParser {
     /// A parser. `opened` says that the prompt has opened the message of the answer.
     pub(super) fn new(tools: bool, opened: bool) -> HarmonyParser {
         let place = if opened { Place::Answer } else { Place::Begin };
-        HarmonyParser { tools, place, held: String::new(), calls: 0, had: [false; 2], has_text: false }
+        HarmonyParser {
+            tools,
+            place,
+            held: String::new(),
+            calls: 0,
+            pieces: false,
+            reader: None,
+            begun: 0,
+            had: [false; 2],
+            has_text: false,
+        }
     }
 
-    /// Calls so far.
+    /// As this parser, with calls also in pieces.
+    pub(super) fn with_call_pieces(self) -> HarmonyParser {
+        HarmonyParser { pieces: true, ..self }
+    }
+
+    /// Complete calls so far.
     pub(super) fn calls(&self) -> usize {
         self.calls
+    }
+
+    /// Calls of which pieces were given.
+    pub(super) fn begun(&self) -> usize {
+        self.reader.as_ref().map_or(self.begun, CallReader::next)
     }
 
     /// Adds a piece of text.
@@ -133,14 +162,21 @@ impl HarmonyParser {
         let end = ENDS.iter().filter_map(|tag| Some((self.held.find(tag)?, *tag))).min();
         if let Some((at, tag)) = end {
             let body = self.held[..at].to_owned();
+            if let Place::Call(tool) = &self.place {
+                let name = function_name(tool).to_owned();
+                self.read_call(&name, at, parsed);
+            }
             // The beginning of the next header is read again.
             self.held.drain(..if matches!(tag, START | CHANNEL) { at } else { at + tag.len() });
             self.end_body(&body, parsed);
             self.place = Place::Header;
             return true;
         }
-        if !matches!(self.place, Place::Call(_)) {
-            let kept = ENDS.iter().map(|tag| partial_suffix(&self.held, tag)).max().unwrap_or(0);
+        let kept = ENDS.iter().map(|tag| partial_suffix(&self.held, tag)).max().unwrap_or(0);
+        if let Place::Call(tool) = &self.place {
+            let (name, end) = (function_name(tool).to_owned(), self.held.len() - kept);
+            self.read_call(&name, end, parsed);
+        } else {
             let rest = self.held.split_off(self.held.len() - kept);
             let text = std::mem::replace(&mut self.held, rest);
             self.give(&text, parsed);
@@ -156,12 +192,25 @@ impl HarmonyParser {
             self.had[usize::from(!thoughts)] |= self.has_text;
             return;
         };
-        let name = tool.strip_prefix("functions.").unwrap_or(&tool).to_owned();
+        let name = function_name(&tool).to_owned();
         let arguments = if body.trim().is_empty() { "{}" } else { body };
-        match serde_json::from_str::<Map<String, Value>>(arguments).ok().filter(|_| self.tools) {
-            Some(arguments) => {
+        let arguments = serde_json::from_str::<Map<String, Value>>(arguments).ok().filter(|_| self.tools);
+        let call = arguments.map(|arguments| ToolCall { name, arguments });
+        if self.pieces {
+            let new = || CallReader::of_arguments(function_name(&tool), self.begun);
+            let mut reader = self.reader.take().unwrap_or_else(new);
+            let before = parsed.calls.len();
+            let has_begun = reader.finish(call.clone().map(|call| vec![call]), parsed);
+            self.calls += parsed.calls.len() - before;
+            self.begun = reader.next();
+            if has_begun {
+                return;
+            }
+        }
+        match call {
+            Some(call) => {
                 self.calls += 1;
-                parsed.calls.push(ToolCall { name, arguments });
+                parsed.calls.push(call);
             }
             // What is no call is part of the answer, as it was written.
             None => {
@@ -170,6 +219,17 @@ impl HarmonyParser {
                 self.had[1] |= self.has_text;
             }
         }
+    }
+
+    /// Gives pieces of the call in the first bytes of the text.
+    fn read_call(&mut self, name: &str, bytes: usize, parsed: &mut ParsedText) {
+        if !self.pieces || !self.tools {
+            return;
+        }
+        let reader = self.reader.get_or_insert_with(|| CallReader::of_arguments(name, self.begun));
+        let before = parsed.calls.len();
+        reader.read(&self.held[..bytes], &[], parsed);
+        self.calls += parsed.calls.len() - before;
     }
 
     /// Passes on text of the current message; an empty line is between two messages.
@@ -185,6 +245,11 @@ impl HarmonyParser {
         self.has_text = true;
         to.push_str(text);
     }
+}
+
+/// The name of a function in a header.
+fn function_name(recipient: &str) -> &str {
+    recipient.strip_prefix("functions.").unwrap_or(recipient)
 }
 
 #[cfg(test)]

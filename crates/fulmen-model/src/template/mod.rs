@@ -18,10 +18,12 @@
 
 mod answer;
 mod arguments;
+mod call_reader;
 mod error;
 mod family;
 mod harmony;
 mod jinja;
+mod json_text;
 mod pythonic;
 mod tool_format;
 mod tool_grammar;
@@ -36,7 +38,7 @@ pub use error::TemplateError;
 pub use jinja::Failure;
 use jinja::{Field, Template, Text, Variable};
 pub use tool_format::ToolFormat;
-pub use tools::{ToolCall, ToolChoice, ToolError, ToolSpec};
+pub use tools::{CallPiece, ToolCall, ToolChoice, ToolError, ToolSpec};
 
 use crate::gguf::Metadata;
 use crate::tokenizer::{Special, Tokenizer};
@@ -115,6 +117,7 @@ pub struct ChatPrompt {
 /// A chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
+    source: String,
     template: Template,
     tools: Option<ToolFormat>,
     /// Whether it writes earlier calls.
@@ -137,6 +140,7 @@ impl ChatTemplate {
             Template::new(source).map_err(|(failure, line)| TemplateError::Read { line, failure })?;
         let channels = tool_format::is_harmony(source);
         Ok(ChatTemplate {
+            source: source.to_owned(),
             template,
             tools: ToolFormat::of_template(source),
             writes_calls: source.contains("tool_calls"),
@@ -163,6 +167,11 @@ impl ChatTemplate {
             return ChatTemplate::new(source).map(Some);
         }
         family::of(tokenizer).map(ChatTemplate::named).transpose()
+    }
+
+    /// The program as it was given.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// How models with this template write calls of tools; `None` if the template has no tools, or writes
@@ -332,6 +341,8 @@ fn name_thoughts(messages: &mut [Message]) {
     }
 }
 
+#[cfg(test)]
+mod call_piece_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -39,8 +39,8 @@ pub enum ToolFormat {
 pub(super) const ARG_KEY: (&str, &str) = ("<arg_key>", "</arg_key>");
 pub(super) const ARG_VALUE: (&str, &str) = ("<arg_value>", "</arg_value>");
 pub(super) const ARGS: &str = "[ARGS]";
-const CALL_ID: &str = "[CALL_ID]";
-const MISTRAL: &str = "[TOOL_CALLS]";
+pub(super) const CALL_ID: &str = "[CALL_ID]";
+pub(super) const MISTRAL: &str = "[TOOL_CALLS]";
 
 impl ToolFormat {
     /// All formats.
@@ -219,7 +219,7 @@ fn call(value: &Value) -> Option<ToolCall> {
 }
 
 /// Whether a text can be the name of a tool.
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     !text.is_empty() && text.chars().all(plain)
 }

@@ -1,8 +1,10 @@
-//! Grammars of required calls, in Lark's syntax with JSON schemas, as llguidance reads it.
+//! Grammars of calls, in Lark's syntax with JSON schemas, as llguidance reads it.
 
 use serde_json::{Map, Value, json};
 
+use super::answer::{END_THINK, THINK};
 use super::arguments::is_text;
+use super::harmony::{CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START};
 use super::tool_format::{ARG_KEY, ARG_VALUE, ARGS, ToolFormat};
 use super::tools::ToolSpec;
 use crate::tokenizer::Tokenizer;
@@ -12,8 +14,11 @@ impl ToolFormat {
     /// `several`: more calls may follow. Tags that are control tokens of the vocabulary are named by their
     /// number (`<[5]>`), so the grammar is one for this vocabulary.
     ///
-    /// `None` for the harmony format, whose names are in a header that is no part of the answer, and for
-    /// parameters whose names the tags of a format cannot hold.
+    /// In the harmony format thoughts may come first, so the prompt must not have opened the message of the
+    /// answer, and a call is the last message.
+    ///
+    /// `None` for parameters whose names the tags of a format cannot hold, and for the harmony format without
+    /// its control tokens.
     pub fn calls_grammar(self, tools: &[ToolSpec], several: bool, tokenizer: &Tokenizer) -> Option<String> {
         let mut grammar = Grammar { tokenizer, rules: String::new() };
         let (open, close) = self.tags();
@@ -22,7 +27,7 @@ impl ToolFormat {
         let call = format!("({})", names.join(" | "));
         let more = |between: &str| if several { format!(" ({between} call)*") } else { String::new() };
         let (start, call) = match self {
-            ToolFormat::Harmony => return None,
+            ToolFormat::Harmony => return grammar.harmony_calls(tools),
             ToolFormat::Hermes => {
                 (format!("call{}", more(r#""\n""#)), format!(r#"{open} "\n" {call} "\n" {close}"#))
             }
@@ -40,19 +45,47 @@ impl ToolFormat {
         };
         grammar.rule("start", &start);
         grammar.rule("call", &call);
-        for (at, tool) in tools.iter().enumerate() {
-            match self {
-                ToolFormat::QwenXml | ToolFormat::Glm => grammar.tagged_call(self, at, tool)?,
-                ToolFormat::Olmo3 => grammar.python_call(at, tool)?,
-                ToolFormat::Mistral => {
-                    let args = grammar.tag(ARGS);
-                    let name = quoted(tool.name());
-                    grammar.rule(&format!("tool_{at}"), &format!("{name} {args} arguments_{at}"));
-                    grammar.json(&format!("arguments_{at}"), tool.parameters());
-                }
-                _ => grammar.json_call(self, at, tool),
+        grammar.tools(self, tools)?;
+        Some(grammar.rules)
+    }
+
+    /// The grammar of an answer in which tools may be called: thoughts and text are free, calls are as in
+    /// [`calls_grammar`](ToolFormat::calls_grammar). Tools that are not strict have any arguments.
+    ///
+    /// `None` for parameters whose names the tags of a format cannot hold, and for the harmony format without
+    /// its control tokens.
+    pub fn answer_grammar(self, tools: &[ToolSpec], tokenizer: &Tokenizer) -> Option<String> {
+        let mut grammar = Grammar { tokenizer, rules: String::new() };
+        // Calls in Python's syntax have the arguments of the schema in any case.
+        let open = |tool: &ToolSpec| if tool.is_strict() { tool.clone() } else { tool.open() };
+        let tools: Vec<ToolSpec> = match self {
+            ToolFormat::Olmo3 => tools.to_vec(),
+            _ => tools.iter().map(open).collect(),
+        };
+        let names: Vec<String> = (0..tools.len()).map(|at| format!("tool_{at}")).collect();
+        grammar.rule("call", &names.join(" | "));
+        grammar.tools(self, &tools)?;
+        let (open, close) = self.tags();
+        let close = grammar.tag(close);
+        // What follows the opening tag, and how often.
+        let (body, times) = match self {
+            ToolFormat::Harmony => return grammar.harmony_answer(),
+            ToolFormat::Llama3 => {
+                let tag =
+                    grammar.tokenizer.special_token(open).map_or(String::new(), |id| format!("<[{id}]>?"));
+                grammar.rule("start", &format!("({tag} call (\"; \" call)*) | text?"));
+                grammar.rule("text", r"/[^\s{](?s:.)*/");
+                return Some(grammar.rules);
             }
-        }
+            ToolFormat::Hermes => (format!(r#""\n" call "\n" {close}"#), "*"),
+            ToolFormat::QwenXml => (format!(r#""\n" call {close}"#), "*"),
+            ToolFormat::Glm => (format!("call {close}"), "*"),
+            ToolFormat::MistralList | ToolFormat::Granite => (r#""[" call (", " call)* "]""#.to_owned(), "?"),
+            ToolFormat::Phi4 => (format!(r#""[" call (", " call)* "]" {close}"#), "*"),
+            ToolFormat::Mistral => ("call".to_owned(), "*"),
+            ToolFormat::Olmo3 => (format!(r#""\n" call ("\n" call)* "\n" {close}"#), "*"),
+        };
+        grammar.text_and_calls(open, &body, times);
         Some(grammar.rules)
     }
 }
@@ -65,6 +98,84 @@ struct Grammar<'a> {
 impl Grammar<'_> {
     fn rule(&mut self, name: &str, body: &str) {
         self.rules += &format!("{name}: {body}\n");
+    }
+
+    /// The rule of each tool.
+    fn tools(&mut self, format: ToolFormat, tools: &[ToolSpec]) -> Option<()> {
+        for (at, tool) in tools.iter().enumerate() {
+            match format {
+                ToolFormat::QwenXml | ToolFormat::Glm => self.tagged_call(format, at, tool)?,
+                ToolFormat::Olmo3 => self.python_call(at, tool)?,
+                ToolFormat::Harmony => self.harmony_call(at, tool),
+                ToolFormat::Mistral => {
+                    let args = self.tag(ARGS);
+                    let name = quoted(tool.name());
+                    self.rule(&format!("tool_{at}"), &format!("{name} {args} arguments_{at}"));
+                    self.json(&format!("arguments_{at}"), tool.parameters());
+                }
+                _ => self.json_call(format, at, tool),
+            }
+        }
+        Some(())
+    }
+
+    /// Text in which an opening tag is followed by `body`, this many `times`.
+    fn text_and_calls(&mut self, open: &str, body: &str, times: &str) {
+        if let Some(id) = self.tokenizer.special_token(open) {
+            // Any token but the tag: control tokens within the text, such as those of thoughts, too.
+            self.rule("start", &format!("free (<[{id}]> {body} free){times}"));
+            self.rule("free", &format!("<[^{id}]>*"));
+            return;
+        }
+        let tags = [THINK, END_THINK].into_iter().filter_map(|tag| self.tokenizer.special_token(tag));
+        let tags: Vec<String> = tags.map(|id| id.to_string()).collect();
+        let thoughts = match tags.is_empty() {
+            true => String::new(),
+            false => format!("(text? <[{}]>)* ", tags.join(",")),
+        };
+        self.rule("start", &format!("{thoughts}(until {body}){times} text?"));
+        self.rules += &format!("until[suffix={}]: /(?s:.)*/\n", quoted(open));
+        self.rule("text", "/(?s:.)+/");
+    }
+
+    /// The control tokens of a channel, a message, its start, its end, and the end of a call.
+    fn harmony_tags(&self) -> Option<[u32; 5]> {
+        let tags = [CHANNEL, MESSAGE, START, END, CALL].map(|tag| self.tokenizer.special_token(tag));
+        let [Some(channel), Some(message), Some(start), Some(end), Some(call)] = tags else { return None };
+        Some([channel, message, start, end, call])
+    }
+
+    /// Thoughts and a call, behind the `<|start|>assistant` of the prompt. The end of a call ends the answer.
+    fn harmony_calls(mut self, tools: &[ToolSpec]) -> Option<String> {
+        let [channel, message, start, end, _] = self.harmony_tags()?;
+        let names: Vec<String> = (0..tools.len()).map(|at| format!("tool_{at}")).collect();
+        self.rule("start", &format!("thoughts? ({})", names.join(" | ")));
+        let thoughts = format!("<[{channel}]> \"analysis\" <[{message}]> text? <[{end}]>");
+        self.rule("thoughts", &format!("{thoughts} <[{start}]> \"assistant\""));
+        self.rule("text", "/(?s:.)+/");
+        self.tools(ToolFormat::Harmony, tools)?;
+        Some(self.rules)
+    }
+
+    /// Messages with channels, behind the `<|start|>assistant` of the prompt.
+    fn harmony_answer(mut self) -> Option<String> {
+        let [channel, message, start, end, call] = self.harmony_tags()?;
+        self.rule("start", &format!("message (<[{start}]> \"assistant\" message)*"));
+        self.rule("message", &format!("(plain | call) <[{end},{call}]>?"));
+        let channels = r#"("analysis" | "commentary" | "final")"#;
+        self.rule("plain", &format!("<[{channel}]> {channels} <[{message}]> text?"));
+        self.rule("text", "/(?s:.)+/");
+        Some(self.rules)
+    }
+
+    /// A message to a tool: the recipient is before or behind the channel.
+    fn harmony_call(&mut self, at: usize, tool: &ToolSpec) {
+        let [channel, message, constrain] = [CHANNEL, MESSAGE, CONSTRAIN].map(|tag| self.tag(tag));
+        let to = quoted(&format!(" to=functions.{}", tool.name()));
+        let head = format!("{channel} \"commentary\" {to} | {to} {channel} \"commentary\"");
+        let json = format!("(\" \"? ({constrain} \"json\")? | \" json\")");
+        self.rule(&format!("tool_{at}"), &format!("({head}) {json} {message} arguments_{at}"));
+        self.json(&format!("arguments_{at}"), tool.parameters());
     }
 
     fn json(&mut self, name: &str, schema: &Value) {

@@ -9,7 +9,7 @@ fn tool(name: &str, parameters: Value) -> ToolSpec {
     ToolSpec::new(name.to_owned(), None, Some(parameters)).unwrap()
 }
 
-fn tools() -> [ToolSpec; 3] {
+pub(super) fn tools() -> [ToolSpec; 3] {
     let weather = json!({
         "type": "object",
         "properties": {
@@ -24,11 +24,11 @@ fn tools() -> [ToolSpec; 3] {
     [tool("get_weather", weather), tool("write_file", write), tool("get_time", json!({ "properties": {} }))]
 }
 
-struct Row {
+pub(super) struct Row {
     family: &'static str,
     reasoning: bool,
     format: ToolFormat,
-    text: &'static str,
+    pub(super) text: &'static str,
     content: &'static str,
     calls: &'static [(&'static str, &'static str)],
 }
@@ -44,7 +44,7 @@ const fn row(
 }
 
 /// The text, the content and the calls that are in it.
-const ROWS: &[Row] = &[
+pub(super) const ROWS: &[Row] = &[
     row(
         "Qwen2.5",
         ToolFormat::Hermes,
@@ -302,7 +302,7 @@ const ROWS: &[Row] = &[
     ),
 ];
 
-fn parser(row: &Row) -> AnswerParser {
+pub(super) fn parser(row: &Row) -> AnswerParser {
     AnswerParser::new(row.reasoning, false, Some(row.format)).with_tools(&tools())
 }
 
@@ -330,11 +330,8 @@ fn calls_may_be_cut_anywhere() {
         for at in (0..=row.text.len()).filter(|&at| row.text.is_char_boundary(at)) {
             let mut parser = parser(row);
             let mut all = parser.push(&row.text[..at]);
-            for part in [parser.push(&row.text[at..]), parser.finish()] {
-                all.reasoning += &part.reasoning;
-                all.content += &part.content;
-                all.calls.extend(part.calls);
-            }
+            all.append(parser.push(&row.text[at..]));
+            all.append(parser.finish());
             assert_eq!(all, whole, "{} at {at}", row.family);
         }
     }
@@ -454,7 +451,7 @@ arguments_1: %json {}
     assert_eq!(ToolFormat::Hermes.calls_grammar(&tools, true, &tokenizer).unwrap(), expected);
     let one = ToolFormat::Llama3.calls_grammar(&tools[1..], false, &tokenizer).unwrap();
     assert!(one.starts_with("start: call\ncall: (tool_0)\n"), "{one}");
-    assert_eq!(ToolFormat::Harmony.calls_grammar(&tools, true, &tokenizer), None);
+    assert_eq!(ToolFormat::Harmony.calls_grammar(&tools, true, &tokenizer), None, "no control tokens");
     let odd = [tool("t", json!({ "properties": { "a>b": {} } }))];
     assert_eq!(ToolFormat::QwenXml.calls_grammar(&odd, true, &tokenizer), None);
     let control = ToolFormat::Granite.calls_grammar(&tools, false, &tokenizer).unwrap();

@@ -11,6 +11,7 @@ pub struct ToolSpec {
     name: String,
     description: Option<String>,
     parameters: Value,
+    strict: bool,
 }
 
 /// Why a tool is refused.
@@ -44,9 +45,25 @@ impl ToolSpec {
         }
         let parameters = parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} }));
         match parameters.is_object() {
-            true => Ok(ToolSpec { name, description, parameters }),
+            true => Ok(ToolSpec { name, description, parameters, strict: false }),
             false => Err(ToolError::Parameters { found: parameters.to_string() }),
         }
+    }
+
+    /// As this tool. `strict`: whether the arguments of a call must be what the schema says, also where the
+    /// model decides whether it calls the tool.
+    pub fn with_strict(self, strict: bool) -> ToolSpec {
+        ToolSpec { strict, ..self }
+    }
+
+    /// Whether the arguments must be what the schema says.
+    pub fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    /// As this tool, whose arguments are any.
+    pub(super) fn open(&self) -> ToolSpec {
+        ToolSpec { parameters: json!({ "type": "object" }), ..self.clone() }
     }
 
     /// Its name.
@@ -171,6 +188,20 @@ pub struct ToolCall {
     pub name: String,
     /// Its arguments: a JSON object.
     pub arguments: Map<String, Value>,
+}
+
+/// A part of a call, as a model writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallPiece {
+    /// The number of the call in the answer.
+    pub call: usize,
+    /// The name of the function, in the first piece of a call.
+    pub name: Option<String>,
+    /// The next part of the text of its arguments. At any time, what there is of it is the beginning of a
+    /// JSON object.
+    pub arguments: String,
+    /// Whether the arguments are complete. An answer may end, or turn out to be malformed, before they are.
+    pub last: bool,
 }
 
 impl ToolCall {

@@ -8,7 +8,7 @@ use super::types::{
 };
 use crate::error::ApiError;
 use crate::generation::ChatInput;
-use crate::openai::messages::{checked_tool, no_others};
+use crate::openai::messages::{checked_tool, effort_variable, no_others};
 use crate::served::Grammar;
 
 /// The parts of a request that make its prompt.
@@ -18,6 +18,7 @@ pub(super) struct Parts {
     pub(super) tools: Option<Vec<AnthropicTool>>,
     pub(super) tool_choice: Option<AnthropicToolChoice>,
     pub(super) thinking: Option<Thinking>,
+    pub(super) effort: Option<String>,
 }
 
 impl Parts {
@@ -39,7 +40,7 @@ impl Parts {
             tool_choice: tool_choice(self.tool_choice)?,
             several_calls: one_call != Some(true),
             thinking: thinking(self.thinking)?,
-            variables: Vec::new(),
+            variables: effort(self.effort)?.into_iter().collect(),
         })
     }
 }
@@ -141,7 +142,10 @@ fn tools(tools: Option<Vec<AnthropicTool>>, most: usize) -> Result<Vec<ToolSpec>
         return Err(ApiError::field("tools", message));
     }
     let spec = |(index, tool): (usize, AnthropicTool)| match tool.kind.as_deref() {
-        None | Some("custom") => checked_tool(index, tool.name, tool.description, tool.input_schema),
+        None | Some("custom") => {
+            let spec = checked_tool(index, tool.name, tool.description, tool.input_schema)?;
+            Ok(spec.with_strict(tool.strict == Some(true)))
+        }
         Some(kind) => Err(ApiError::unsupported("tools", &format!("tools[{index}] of type {kind:?}"))),
     };
     tools.into_iter().enumerate().map(spec).collect()
@@ -161,12 +165,21 @@ fn tool_choice(choice: Option<AnthropicToolChoice>) -> Result<ToolChoice, ApiErr
     }
 }
 
+/// The variable of templates that know efforts.
+fn effort(effort: Option<String>) -> Result<Option<(String, Value)>, ApiError> {
+    match effort.as_deref() {
+        None | Some("low" | "medium" | "high" | "xhigh" | "max") => Ok(effort_variable(effort.as_deref())),
+        Some(other) => {
+            let message =
+                format!("output_config.effort: expected low, medium, high, xhigh or max, got {other:?}");
+            Err(ApiError::field("output_config.effort", message))
+        }
+    }
+}
+
 /// The grammar of the answer.
 pub(super) fn grammar(config: Option<OutputConfig>) -> Result<Option<Grammar>, ApiError> {
     let Some(config) = config else { return Ok(None) };
-    if config.effort.is_some() {
-        return Err(ApiError::unsupported("output_config.effort", "models have no such setting"));
-    }
     match config.format {
         None => Ok(None),
         Some(format) if format.kind == "json_schema" => Ok(Some(Grammar::JsonSchema(format.schema))),

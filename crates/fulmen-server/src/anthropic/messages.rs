@@ -25,7 +25,7 @@ use crate::ids;
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Json(request): Json<MessagesRequest>,
+    Json(mut request): Json<MessagesRequest>,
 ) -> Result<Response, ApiError> {
     let lease = app.registry.acquire(Some(&request.model)).await?;
     let limits = &app.options.limits;
@@ -35,8 +35,10 @@ pub(crate) async fn create(
         tools: request.tools,
         tool_choice: request.tool_choice,
         thinking: request.thinking,
+        effort: request.output_config.as_mut().and_then(|config| config.effort.take()),
     };
     let input = input.chat_input(limits.tools)?;
+    let format = grammar(request.output_config)?.map(|grammar| ("output_config.format", grammar));
     let fields = SamplingFields {
         temperature: request.temperature,
         top_p: request.top_p,
@@ -44,11 +46,14 @@ pub(crate) async fn create(
         stop_name: Some("stop_sequences"),
         stop: request.stop_sequences.unwrap_or_default(),
         max_tokens: Some(("max_tokens", request.max_tokens)),
-        grammar: input.constraint(&*lease, grammar(request.output_config)?, "output_config.format")?,
+        grammar: input.constraint(&*lease, format)?,
         ..SamplingFields::default()
     };
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
-    let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
+    let mut prompt = input.prompt(&lease, params.grammar.is_some()).await?;
+    if request.stream == Some(true) {
+        prompt = prompt.with_call_pieces();
+    }
     let (model, prompt_tokens) = (lease.spec().name.clone(), prompt.tokens.len());
     let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics).await?;
     if request.stream == Some(true) {
@@ -85,8 +90,7 @@ fn blocks(answer: Answer) -> Vec<OutputBlock> {
     blocks
 }
 
-/// The block of a call.
-pub(super) fn tool_use(call: ToolCall) -> OutputBlock {
+fn tool_use(call: ToolCall) -> OutputBlock {
     let input = Value::Object(call.arguments);
     OutputBlock::ToolUse { id: ids::unique("toolu_"), name: call.name, input }
 }
@@ -99,8 +103,9 @@ pub(crate) async fn count_tokens(
     Json(request): Json<CountRequest>,
 ) -> Result<Response, ApiError> {
     let lease = app.registry.acquire(Some(&request.model)).await?;
-    let CountRequest { messages, system, tools, tool_choice, thinking, .. } = request;
-    let input = Parts { messages: messages.0, system, tools, tool_choice, thinking };
+    let CountRequest { messages, system, tools, tool_choice, thinking, output_config, .. } = request;
+    let effort = output_config.and_then(|config| config.effort);
+    let input = Parts { messages: messages.0, system, tools, tool_choice, thinking, effort };
     let prompt = input.chat_input(app.options.limits.tools)?.prompt(&lease, false).await?;
     Ok(json_response(&CountResponse { input_tokens: prompt.tokens.len() }))
 }

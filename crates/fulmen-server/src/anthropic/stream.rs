@@ -1,9 +1,8 @@
 //! The event stream of `/v1/messages`: named events, and blocks that open and close.
 
-use fulmen_model::template::ToolCall;
+use fulmen_model::template::CallPiece;
 use serde_json::{Value, json};
 
-use super::messages::tool_use;
 use super::types::{MessageResponse, MessageUsage, OutputBlock, stop_reason};
 use crate::error::{ApiError, ErrorShape};
 use crate::generation::{Encode, Output, TokenUsage, sse_event};
@@ -13,6 +12,7 @@ use crate::ids;
 enum Block {
     Thinking,
     Text,
+    ToolUse,
 }
 
 /// Writes events.
@@ -61,25 +61,31 @@ impl MessagesEncoder {
                 Block::Thinking => {
                     OutputBlock::Thinking { thinking: String::new(), signature: String::new() }
                 }
-                Block::Text => OutputBlock::Text { text: String::new() },
+                _ => OutputBlock::Text { text: String::new() },
             };
             self.start_block(&empty, out);
             self.open = Some(block);
         }
         let delta = match block {
             Block::Thinking => json!({ "type": "thinking_delta", "thinking": text }),
-            Block::Text => json!({ "type": "text_delta", "text": text }),
+            _ => json!({ "type": "text_delta", "text": text }),
         };
         self.delta(delta, out);
     }
 
-    fn call(&mut self, call: ToolCall, out: &mut Vec<u8>) {
-        self.close(out);
-        let arguments = call.arguments_json();
-        let OutputBlock::ToolUse { id, name, .. } = tool_use(call) else { return };
-        self.start_block(&OutputBlock::ToolUse { id, name, input: json!({}) }, out);
-        self.delta(json!({ "type": "input_json_delta", "partial_json": arguments }), out);
-        self.stop_block(out);
+    fn call(&mut self, piece: CallPiece, out: &mut Vec<u8>) {
+        if let Some(name) = piece.name {
+            self.close(out);
+            let id = ids::unique("toolu_");
+            self.start_block(&OutputBlock::ToolUse { id, name, input: json!({}) }, out);
+            self.open = Some(Block::ToolUse);
+        }
+        if !piece.arguments.is_empty() {
+            self.delta(json!({ "type": "input_json_delta", "partial_json": piece.arguments }), out);
+        }
+        if piece.last {
+            self.close(out);
+        }
     }
 }
 
@@ -105,8 +111,8 @@ impl Encode for MessagesEncoder {
             Output::Piece(piece) => {
                 self.text(Block::Thinking, piece.reasoning, out);
                 self.text(Block::Text, piece.content, out);
-                for call in piece.calls {
-                    self.call(call, out);
+                for piece in piece.call_pieces {
+                    self.call(piece, out);
                 }
             }
             Output::End(ending) => {

@@ -39,7 +39,7 @@ pub(crate) struct MessagesRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OutputConfig {
-    /// Not supported.
+    /// `low`, `medium`, `high`, `xhigh` or `max`, for templates that know efforts.
     pub(crate) effort: Option<String>,
     pub(crate) format: Option<OutputFormat>,
 }
@@ -66,6 +66,7 @@ pub(crate) struct CountRequest {
     pub(crate) tools: Option<Vec<AnthropicTool>>,
     pub(crate) tool_choice: Option<AnthropicToolChoice>,
     pub(crate) thinking: Option<Thinking>,
+    pub(crate) output_config: Option<OutputConfig>,
     /// Accepted; prefixes are always cached.
     pub(crate) cache_control: Option<Value>,
 }
@@ -127,6 +128,10 @@ pub(crate) struct AnthropicTool {
     pub(crate) name: String,
     pub(crate) description: Option<String>,
     pub(crate) input_schema: Option<Value>,
+    /// Whether the arguments must be what the schema says.
+    pub(crate) strict: Option<bool>,
+    /// Accepted: arguments are always streamed as they are written.
+    pub(crate) eager_input_streaming: Option<bool>,
     /// Accepted; prefixes are always cached.
     pub(crate) cache_control: Option<Value>,
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fulmen_engine::generation::{Scanned, StopFinder};
 use fulmen_engine::step::Sampled;
 use fulmen_engine::{Event, FinishReason, RequestHandle, Usage};
-use fulmen_model::template::{AnswerParser, ParsedText, ToolCall};
+use fulmen_model::template::{AnswerParser, CallPiece, ParsedText, ToolCall};
 use fulmen_model::tokenizer::{StreamDecoder, Tokenizer, TokenizerError};
 
 use crate::error::ApiError;
@@ -39,6 +39,8 @@ pub(crate) struct Piece {
     pub(crate) reasoning: String,
     pub(crate) content: String,
     pub(crate) calls: Vec<ToolCall>,
+    /// The same calls as they are written, if the answer is streamed so.
+    pub(crate) call_pieces: Vec<CallPiece>,
     pub(crate) logprobs: Vec<TokenLogprob>,
     /// All tokens of the prompt, if their log-probabilities are wanted: before the first token.
     pub(crate) prompt: Vec<TokenLogprob>,
@@ -269,13 +271,9 @@ impl Choice {
             if self.parser.calls() > 0 {
                 break;
             }
-            let parsed = self.parser.push(&text[at..at + character.len_utf8()]);
-            all.reasoning.push_str(&parsed.reasoning);
-            all.content.push_str(&parsed.content);
-            all.calls.extend(parsed.calls);
+            all.append(self.parser.push(&text[at..at + character.len_utf8()]));
         }
-        all.calls.truncate(1);
-        all
+        first_call(all)
     }
 
     fn emit(&mut self, parsed: ParsedText, logprobs: Vec<TokenLogprob>) {
@@ -283,8 +281,8 @@ impl Choice {
             log.push(&parsed);
         }
         if !parsed.is_empty() || !logprobs.is_empty() {
-            let ParsedText { reasoning, content, calls } = parsed;
-            let piece = Piece { reasoning, content, calls, logprobs, ..Piece::default() };
+            let ParsedText { reasoning, content, calls, call_pieces } = parsed;
+            let piece = Piece { reasoning, content, calls, call_pieces, logprobs, ..Piece::default() };
             self.ready.push_back(Output::Piece(piece));
         }
     }
@@ -312,14 +310,11 @@ impl Choice {
         let cut = matches!(reason, EndReason::StopString(_) | EndReason::ToolCalls);
         let logprobs = if cut { Vec::new() } else { self.pending.drain(..).collect() };
         if reason != EndReason::ToolCalls {
-            let mut parsed = self.parser.finish();
-            if self.one_call {
-                parsed.calls.truncate(1);
-            }
-            self.emit(parsed, logprobs);
+            let parsed = self.parser.finish();
+            self.emit(if self.one_call { first_call(parsed) } else { parsed }, logprobs);
         }
         let reason = match reason {
-            EndReason::Stop if self.parser.calls() > 0 => EndReason::ToolCalls,
+            EndReason::Stop if self.parser.has_calls() => EndReason::ToolCalls,
             reason => reason,
         };
         let first = self.first.unwrap_or_else(Instant::now);
@@ -348,6 +343,13 @@ fn token_logprob(tokenizer: &Tokenizer, sampled: &Sampled, offset: usize, charac
 
 fn outside_vocabulary(error: TokenizerError) -> ApiError {
     ApiError::internal(error.to_string())
+}
+
+/// A text without all calls but the first.
+fn first_call(mut parsed: ParsedText) -> ParsedText {
+    parsed.calls.truncate(1);
+    parsed.call_pieces.retain(|piece| piece.call == 0);
+    parsed
 }
 
 impl Drop for Choice {

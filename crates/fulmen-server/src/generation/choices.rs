@@ -140,7 +140,7 @@ impl Choices {
             }
         }
         let ended = |(piece, ending): (Piece, Option<Ending>)| {
-            let Piece { reasoning, content, calls, logprobs, prompt } = piece;
+            let Piece { reasoning, content, calls, logprobs, prompt, .. } = piece;
             let ending = ending.ok_or_else(|| ApiError::internal("an answer has no end"))?;
             Ok(Answer { reasoning, content, calls, logprobs, prompt, ending })
         };
@@ -170,7 +170,7 @@ async fn constraints(
     params: &GenerationParams,
     count: usize,
 ) -> Result<Vec<Box<dyn Constraint>>, ApiError> {
-    let Some(grammar) = params.grammar.clone() else { return Ok(Vec::new()) };
+    let Some((param, grammar)) = params.grammar.clone() else { return Ok(Vec::new()) };
     let model = Arc::clone(lease.model());
     let compile = move || match model.constraints() {
         Some(factory) => (0..count).map(|_| factory.constraint(&grammar)).collect(),
@@ -178,7 +178,7 @@ async fn constraints(
     };
     let compiled: Result<Result<_, String>, _> = tokio::task::spawn_blocking(compile).await;
     let compiled = compiled.map_err(|error| ApiError::internal(format!("the grammar failed: {error}")))?;
-    compiled.map_err(|reason| ApiError::field("response_format", format!("the grammar: {reason}")))
+    compiled.map_err(|reason| ApiError::field(param, format!("{param}: {reason}")))
 }
 
 /// The engine's request for a choice.

@@ -33,7 +33,8 @@ pub(crate) struct SamplingFields {
     pub(crate) prompt_logprobs: bool,
     pub(crate) n: Option<i64>,
     pub(crate) ignore_eos: bool,
-    pub(crate) grammar: Option<Grammar>,
+    /// The field that asks for a grammar, and the grammar.
+    pub(crate) grammar: Option<(&'static str, Grammar)>,
 }
 
 /// Values for what a request leaves open, such as those of a preset.
@@ -66,7 +67,8 @@ pub(crate) struct GenerationParams {
     pub(crate) prompt_logprobs: bool,
     pub(crate) n: u32,
     pub(crate) ignore_eos: bool,
-    pub(crate) grammar: Option<Grammar>,
+    /// The field that asks for a grammar, and the grammar.
+    pub(crate) grammar: Option<(&'static str, Grammar)>,
 }
 
 /// A number inside a range.
@@ -117,9 +119,11 @@ impl SamplingFields {
             None => None,
         };
         let n = counted("n", self.n.unwrap_or(1), 1, i64::from(limits.choices))? as u32;
-        if self.grammar.is_some() && model.constraints().is_none() {
+        if let Some((param, _)) = self.grammar
+            && model.constraints().is_none()
+        {
             return Err(ApiError::unsupported(
-                "response_format",
+                param,
                 "this model has no constrained decoding (JSON, grammars, required tools)",
             ));
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fulmen_engine::RequestError;
-use fulmen_model::template::{AnswerParser, ChatOptions, Message, ToolChoice, ToolFormat, ToolSpec};
+use fulmen_model::template::{AnswerParser, ChatOptions, ChatTemplate, Message, ToolChoice, ToolSpec};
 use fulmen_model::tokenizer::Special;
 use serde_json::Value;
 
@@ -28,6 +28,11 @@ impl Prompt {
     /// A prompt of tokens, whose answer is plain text.
     pub(crate) fn tokens(tokens: Vec<u32>) -> Prompt {
         Prompt { tokens, ..Prompt::default() }
+    }
+
+    /// As this prompt, for an answer whose calls are passed on as they are written.
+    pub(crate) fn with_call_pieces(self) -> Prompt {
+        Prompt { parser: self.parser.with_call_pieces(), ..self }
     }
 
     /// Positions of a context that are left for the answer; at least one.
@@ -57,32 +62,58 @@ pub(crate) struct ChatInput {
     pub(crate) variables: Vec<(String, Value)>,
 }
 
+/// The field of a request that asks for a grammar, and the grammar.
+type AskedGrammar = (&'static str, Grammar);
+
 impl ChatInput {
-    /// The grammar of the answer: that of a required call, or `format`, for which the request's field `param`
-    /// asks. A grammar begins with the first token, so there is none of both.
+    /// The grammar of the answer and the field that asks for it: that of a required call or of calls to
+    /// strict tools, or `format`. A grammar begins with the first token, so there is none of both.
     pub(crate) fn constraint(
         &self,
         model: &dyn ServedModel,
-        format: Option<Grammar>,
-        param: &'static str,
-    ) -> Result<Option<Grammar>, ApiError> {
-        let call = self.grammar(model)?;
-        let Some(format) = format else { return Ok(call) };
+        format: Option<AskedGrammar>,
+    ) -> Result<Option<AskedGrammar>, ApiError> {
+        let required = self.required_call(model)?;
+        let Some((param, format)) = format else {
+            let grammar = if required.is_some() { required } else { self.strict_calls(model)? };
+            return Ok(grammar.map(|grammar| ("tools", grammar)));
+        };
         let together = |what| {
             let message = format!("{param} together with {what}: the answer would have to be both");
             Err(ApiError::field(param, message))
         };
-        if call.is_some() {
+        if required.is_some() {
             return together("a required tool_choice");
         }
-        if !self.tools.is_empty() && self.tool_choice == ToolChoice::Auto {
+        if self.may_call() {
             return together("tools that may be called (a tool_choice of none allows it)");
         }
-        Ok(Some(format))
+        Ok(Some((param, format)))
+    }
+
+    /// Whether the model decides whether it calls tools.
+    fn may_call(&self) -> bool {
+        !self.tools.is_empty() && self.tool_choice == ToolChoice::Auto
+    }
+
+    /// The grammar of an answer in which strict tools may be called.
+    fn strict_calls(&self, model: &dyn ServedModel) -> Result<Option<Grammar>, ApiError> {
+        if !self.may_call() || !self.tools.iter().any(ToolSpec::is_strict) {
+            return Ok(None);
+        }
+        let refused = |what: &str| ApiError::unsupported("tools", &format!("strict tools: {what}"));
+        if model.constraints().is_none() {
+            return Err(refused("this model has no constrained decoding"));
+        }
+        let format = model.chat_template().ok_or_else(no_tools)?.tool_format().unwrap_or_default();
+        let grammar = format.answer_grammar(&self.tools, model.tokenizer());
+        let grammar = grammar
+            .ok_or_else(|| refused("the names of these parameters cannot be written by this model"))?;
+        Ok(Some(Grammar::Lark(grammar)))
     }
 
     /// The grammar that a required call needs.
-    fn grammar(&self, model: &dyn ServedModel) -> Result<Option<Grammar>, ApiError> {
+    fn required_call(&self, model: &dyn ServedModel) -> Result<Option<Grammar>, ApiError> {
         let Some(tools) = self.tool_choice.required(&self.tools) else { return Ok(None) };
         let named = match &self.tool_choice {
             ToolChoice::Named(name) => Some(name.as_str()),
@@ -101,17 +132,20 @@ impl ChatInput {
         }
         let several = self.several_calls && named.is_none();
         let grammar = format.calls_grammar(&tools, several, model.tokenizer()).ok_or_else(|| {
-            let message = match format {
-                ToolFormat::Harmony => "required calls are not supported for models with the harmony format",
-                _ => "required calls: the names of these parameters cannot be written by this model",
-            };
-            ApiError::unsupported("tool_choice", &format!("{message}; use \"auto\""))
+            let message =
+                "required calls: this model cannot write the names of these parameters; use \"auto\"";
+            ApiError::unsupported("tool_choice", message)
         })?;
         Ok(Some(Grammar::Lark(grammar)))
     }
 
-    /// The tokens of the conversation. A constrained answer has no thoughts: the grammar begins at once.
+    /// The tokens of the conversation. A constrained answer has no thoughts: the grammar begins at once. The
+    /// grammar of an answer in which tools may be called has them, and that of a required call where messages
+    /// have channels.
     pub(crate) async fn prompt(mut self, lease: &Lease, constrained: bool) -> Result<Prompt, ApiError> {
+        let channels = lease.chat_template().is_some_and(ChatTemplate::has_channels);
+        let required = self.tool_choice.required(&self.tools).is_some();
+        let constrained = constrained && !self.may_call() && !(channels && required);
         if constrained {
             self.thinking = Some(false);
         }

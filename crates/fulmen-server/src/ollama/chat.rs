@@ -50,7 +50,7 @@ pub(crate) async fn create(
         ..ChatInput::default()
     };
     let mut fields = OllamaOptions::fields(request.options, request.format, &lease)?;
-    fields.grammar = input.constraint(&*lease, fields.grammar.take(), "format")?;
+    fields.grammar = input.constraint(&*lease, fields.grammar.take())?;
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
     let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
     let encoder = LineEncoder { model: lease.spec().name.clone(), form: Form::Chat, load };

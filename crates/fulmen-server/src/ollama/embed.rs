@@ -1,4 +1,4 @@
-//! `/api/embed`.
+//! `/api/embed`, and its older form `/api/embeddings`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::chat::keep_alive;
-use super::types::KeepAlive;
+use super::types::{KeepAlive, OllamaOptions, options};
 use crate::app::{App, Caller};
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
@@ -25,6 +25,9 @@ pub(crate) struct OllamaEmbedRequest {
     /// Whether texts that are too long are cut, which is true by default in Ollama; here they are refused.
     truncate: Option<bool>,
     keep_alive: Option<KeepAlive>,
+    /// Accepted; those of sampling have no effect.
+    #[serde(default, deserialize_with = "options")]
+    options: Option<OllamaOptions>,
     /// Not supported.
     dimensions: Option<u32>,
 }
@@ -64,6 +67,7 @@ pub(crate) async fn create(
     }
     let lease = app.registry.acquire(Some(&request.model)).await?;
     keep_alive(&app, &request.model, request.keep_alive)?;
+    request.options.unwrap_or_default().check_context(&lease)?;
     let load_duration = started.elapsed().as_nanos() as u64;
     let input = match request.input {
         OllamaInput::One(text) => PromptParam::Text(text),
@@ -81,4 +85,39 @@ pub(crate) async fn create(
         load_duration,
         prompt_eval_count,
     }))
+}
+
+/// A request for one embedding.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OllamaEmbeddingRequest {
+    model: String,
+    prompt: String,
+    keep_alive: Option<KeepAlive>,
+    /// Accepted; those of sampling have no effect.
+    #[serde(default, deserialize_with = "options")]
+    options: Option<OllamaOptions>,
+}
+
+/// One embedding.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct OllamaEmbeddingResponse {
+    embedding: Vec<f32>,
+}
+
+/// The embedding of a text, of length 1.
+#[utoipa::path(post, path = "/api/embeddings", tag = "ollama", request_body = OllamaEmbeddingRequest,
+    responses((status = 200, body = OllamaEmbeddingResponse), (status = 400), (status = 404)))]
+pub(crate) async fn create_one(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Json(request): Json<OllamaEmbeddingRequest>,
+) -> Result<Response, ApiError> {
+    let lease = app.registry.acquire(Some(&request.model)).await?;
+    keep_alive(&app, &request.model, request.keep_alive)?;
+    request.options.unwrap_or_default().check_context(&lease)?;
+    let inputs = inputs(&lease, PromptParam::Text(request.prompt), app.options.limits.embeddings).await?;
+    let embedding = embed(&app, lease, &caller, inputs).await?.pop();
+    let embedding = embedding.ok_or_else(|| ApiError::internal("there is no embedding"))?;
+    Ok(json_response(&OllamaEmbeddingResponse { embedding }))
 }

@@ -5,16 +5,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::State;
 use axum::response::Response;
+use fulmen_model::template::ChatTemplate;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::time::rfc3339;
 use crate::app::App;
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
-use crate::registry::LONGEST_KEEP_ALIVE;
-use crate::served::{ModelInfo, ServedModel};
+use crate::generation::SamplingDefaults;
+use crate::registry::{Described, LONGEST_KEEP_ALIVE};
+use crate::served::ModelInfo;
 
 /// A model.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -49,6 +51,14 @@ fn short_count(count: u64) -> String {
     }
 }
 
+/// What tells models apart: 64 digits, as clients expect. It is of the name, not of what is in the file.
+fn digest(name: &str) -> String {
+    // FNV-1a with four first bytes.
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = |first: u8| [first].into_iter().chain(name.bytes()).fold(0xcbf2_9ce4_8422_2325, mix);
+    (0..4).map(|start| format!("{:016x}", hash(start))).collect()
+}
+
 /// The models of the server.
 #[utoipa::path(get, path = "/api/tags", tag = "ollama", responses((status = 200)))]
 pub(crate) async fn tags(State(app): State<Arc<App>>) -> Response {
@@ -59,9 +69,10 @@ pub(crate) async fn tags(State(app): State<Arc<App>>) -> Response {
         .specs()
         .map(|spec| {
             let info = loaded.iter().find(|(name, _)| *name == spec.name).map(|(_, model)| model.info());
+            let size = info.map(|info| info.bytes).or_else(|| app.registry.bytes(spec));
             json!({
-                "name": spec.name, "model": spec.name, "modified_at": modified, "digest": "",
-                "size": info.map_or(0, |info| info.bytes), "details": details(info),
+                "name": spec.name, "model": spec.name, "modified_at": modified, "digest": digest(&spec.name),
+                "size": size.unwrap_or(0), "details": details(info),
             })
         })
         .collect();
@@ -80,7 +91,8 @@ pub(crate) async fn running(State(app): State<Arc<App>>) -> Response {
             // Far away, for a model that stays.
             let left = status.expires_in.map_or(LONGEST_KEEP_ALIVE, |left| left.min(LONGEST_KEEP_ALIVE));
             json!({
-                "name": status.name, "model": status.name, "digest": "", "details": details(info),
+                "name": status.name, "model": status.name, "digest": digest(&status.name),
+                "details": details(info),
                 "size": status.bytes, "size_vram": status.bytes, "context_length": status.context,
                 "expires_at": rfc3339(SystemTime::now() + left),
                 "device": status.device, "active_requests": status.active,
@@ -91,7 +103,7 @@ pub(crate) async fn running(State(app): State<Arc<App>>) -> Response {
     json_response(&json!({ "models": models }))
 }
 
-/// The figures of a model, which is loaded for it.
+/// The figures of a model.
 #[utoipa::path(post, path = "/api/show", tag = "ollama", request_body = ShowRequest,
     responses((status = 200), (status = 404)))]
 pub(crate) async fn show(
@@ -101,27 +113,74 @@ pub(crate) async fn show(
     let Some(name) = request.model.or(request.name) else {
         return Err(ApiError::field("model", "model: missing"));
     };
-    let lease = app.registry.acquire(Some(&name)).await?;
-    let info = lease.info();
-    let family = &info.architecture;
-    let mut model_info = json!({
-        "general.architecture": family,
-        "general.parameter_count": info.parameters,
-    });
-    model_info[format!("{family}.context_length")] = json!(lease.context());
-    model_info[format!("{family}.embedding_length")] = json!(info.embedding);
-    Ok(json_response(&json!({
-        "modelfile": "", "parameters": "", "template": "", "license": "",
+    let spec = app.registry.spec(Some(&name))?;
+    let model = app.registry.describe(Some(&name)).await?;
+    let info = model.info();
+    let parameters = parameters(&spec.defaults, model.context());
+    let template = model.template().map_or("", ChatTemplate::source);
+    let mut modelfile = format!("FROM {}\nTEMPLATE \"\"\"{template}\"\"\"\n", spec.name);
+    if let Some(system) = &spec.system {
+        modelfile += &format!("SYSTEM \"\"\"{system}\"\"\"\n");
+    }
+    modelfile.extend(parameters.iter().map(|(name, value)| format!("PARAMETER {name} {value}\n")));
+    let parameters: Vec<String> =
+        parameters.iter().map(|(name, value)| format!("{name:<30} {value}")).collect();
+    let mut shown = json!({
+        "modelfile": modelfile,
+        "parameters": parameters.join("\n"),
+        "template": template,
+        "license": info.metadata.get("general.license").and_then(Value::as_str).unwrap_or(""),
         "details": details(Some(info)),
-        "model_info": model_info,
-        "capabilities": capabilities(&*lease),
-    })))
+        "model_info": model_info(&model),
+        "capabilities": capabilities(&model),
+        "modified_at": rfc3339(UNIX_EPOCH + Duration::from_secs(app.registry.created())),
+    });
+    if let Some(system) = &spec.system {
+        shown["system"] = json!(system);
+    }
+    Ok(json_response(&shown))
 }
 
-fn capabilities(model: &dyn ServedModel) -> Vec<&'static str> {
-    let template = model.chat_template();
+/// The keys of the model's file and those that clients look for. The context is the one that requests have.
+fn model_info(model: &Described) -> Map<String, Value> {
+    let info = model.info();
+    let mut keys = info.metadata.clone();
+    // It is the template of the answer.
+    keys.remove("tokenizer.chat_template");
+    let family = info.architecture.as_str();
+    keys.insert("general.architecture".to_owned(), json!(family));
+    if let Some(parameters) = info.parameters {
+        keys.insert("general.parameter_count".to_owned(), json!(parameters));
+    }
+    keys.insert(format!("{family}.context_length"), json!(model.context()));
+    keys.insert(format!("{family}.embedding_length"), json!(info.embedding));
+    keys
+}
+
+/// What requests leave open, in Ollama's names.
+fn parameters(defaults: &SamplingDefaults, context: u32) -> Vec<(&'static str, String)> {
+    let text = |number: f64| number.to_string();
+    let all = [
+        ("num_ctx", Some(context.to_string())),
+        ("num_predict", defaults.max_tokens.map(|limit| limit.to_string())),
+        ("temperature", defaults.temperature.map(text)),
+        ("top_k", defaults.top_k.map(|count| count.to_string())),
+        ("top_p", defaults.top_p.map(text)),
+        ("min_p", defaults.min_p.map(text)),
+        ("repeat_penalty", defaults.repetition_penalty.map(text)),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// A model whose file says how embeddings are pooled was trained for them, and for no text.
+fn capabilities(model: &Described) -> Vec<&'static str> {
+    let info = model.info();
+    if info.metadata.contains_key(&format!("{}.pooling_type", info.architecture)) {
+        return vec!["embedding"];
+    }
+    let template = model.template();
     let tools = template.is_some_and(|template| template.tool_format().is_some());
-    let thinking = template.is_some_and(|template| template.has_reasoning());
+    let thinking = template.is_some_and(ChatTemplate::has_reasoning);
     let all = [("completion", true), ("tools", tools), ("thinking", thinking)];
     all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
 }

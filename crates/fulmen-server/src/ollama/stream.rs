@@ -47,11 +47,8 @@ impl LineEncoder {
     pub(super) fn whole(&self, answer: Answer) -> Vec<u8> {
         let Answer { reasoning, content, calls, logprobs, ending, .. } = answer;
         let mut out = Vec::new();
-        self.write(
-            Piece { reasoning, content, calls, logprobs, ..Piece::default() },
-            Some(&ending),
-            &mut out,
-        );
+        let piece = Piece { reasoning, content, calls, logprobs, ..Piece::default() };
+        self.write(piece, Some(&ending), &mut out);
         out
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use fulmen_model::template::ToolCall;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
@@ -27,6 +28,7 @@ pub(crate) struct OllamaChatRequest {
     pub(crate) tools: Option<Vec<Tool>>,
     /// `json` or a JSON schema.
     pub(crate) format: Option<Value>,
+    #[serde(default, deserialize_with = "options")]
     pub(crate) options: Option<OllamaOptions>,
     /// True by default.
     pub(crate) stream: Option<bool>,
@@ -46,6 +48,7 @@ pub(crate) struct OllamaGenerateRequest {
     /// Whether the prompt is used without the chat template.
     pub(crate) raw: Option<bool>,
     pub(crate) format: Option<Value>,
+    #[serde(default, deserialize_with = "options")]
     pub(crate) options: Option<OllamaOptions>,
     /// True by default.
     pub(crate) stream: Option<bool>,
@@ -110,6 +113,14 @@ impl From<ToolCall> for OllamaCall {
         let function = OllamaFunction { name, arguments, index: None, description: None };
         OllamaCall { id: None, kind: None, function }
     }
+}
+
+/// Options as clients write them: some write `null` for each one that they do not set.
+pub(super) fn options<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<OllamaOptions>, D::Error> {
+    let Some(mut fields) = Option::<Map<String, Value>>::deserialize(deserializer)? else { return Ok(None) };
+    fields.retain(|_, value| !value.is_null());
+    let options = serde_path_to_error::deserialize(Value::Object(fields));
+    options.map(Some).map_err(|error| D::Error::custom(format_args!("{}: {}", error.path(), error.inner())))
 }
 
 /// Options of generation.
@@ -198,6 +209,18 @@ impl KeepAlive {
 }
 
 impl OllamaOptions {
+    /// The context is that of the loaded model; requests may ask for less, which changes nothing.
+    pub(crate) fn check_context(&self, lease: &Lease) -> Result<(), ApiError> {
+        let context = i64::from(lease.context());
+        match self.num_ctx.filter(|asked| !(1..=context).contains(asked)) {
+            None => Ok(()),
+            Some(asked) => {
+                let message = format!("num_ctx: expected 1 to {context}, the loaded context, got {asked}");
+                Err(ApiError::field("options.num_ctx", message))
+            }
+        }
+    }
+
     /// The parameters of sampling, with Ollama's defaults.
     pub(crate) fn fields(
         options: Option<OllamaOptions>,
@@ -205,11 +228,7 @@ impl OllamaOptions {
         lease: &Lease,
     ) -> Result<SamplingFields, ApiError> {
         let options = options.unwrap_or_default();
-        let context = i64::from(lease.context());
-        if let Some(asked) = options.num_ctx.filter(|asked| !(1..=context).contains(asked)) {
-            let message = format!("num_ctx: expected 1 to {context}, the loaded context, got {asked}");
-            return Err(ApiError::field("options.num_ctx", message));
-        }
+        options.check_context(lease)?;
         let defaults = &lease.spec().defaults;
         // No limit also lifts that of a preset: the context is what is left.
         let max_tokens =
@@ -227,7 +246,7 @@ impl OllamaOptions {
             repeat_window: options.repeat_last_n.or(Some(64)),
             presence_penalty: options.presence_penalty,
             frequency_penalty: options.frequency_penalty,
-            grammar: grammar(format)?,
+            grammar: grammar(format)?.map(|grammar| ("format", grammar)),
             ..SamplingFields::default()
         })
     }

@@ -38,9 +38,12 @@ pub(crate) async fn create(
     }
     let input = chat_input(&mut request, limits.tools)?;
     let mut fields = sampling_fields(&mut request)?;
-    fields.grammar = input.constraint(&*lease, fields.grammar.take(), "response_format")?;
+    fields.grammar = input.constraint(&*lease, fields.grammar.take())?;
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
-    let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
+    let mut prompt = input.prompt(&lease, params.grammar.is_some()).await?;
+    if streams {
+        prompt = prompt.with_call_pieces();
+    }
     let model = lease.spec().name.clone();
     let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics).await?;
     let with_logprobs = params.logprobs.is_some();
@@ -74,7 +77,7 @@ fn choice(index: usize, answer: Answer, with_logprobs: bool) -> ChatChoice {
             content,
             refusal: None,
             reasoning_content: (!reasoning.is_empty()).then_some(reasoning),
-            tool_calls: calls.into_iter().map(|call| AnswerCall::new(call, None)).collect(),
+            tool_calls: calls.into_iter().map(AnswerCall::new).collect(),
         },
         logprobs: with_logprobs.then(|| ChatLogprobs::new(&logprobs)),
         finish_reason: finish_reason(&ending.reason),

@@ -1,8 +1,8 @@
 //! The event stream of `/v1/chat/completions`.
 
+use fulmen_model::template::CallPiece;
 use serde::Serialize;
 
-use super::chat_types::AnswerCall;
 use super::wire::{ChatLogprobs, Usage, finish_reason, sse_done, sse_error};
 use crate::error::ApiError;
 use crate::generation::{Encode, Output, sse_data};
@@ -28,7 +28,7 @@ struct ChunkChoice {
     finish_reason: Option<&'static str>,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Default, PartialEq, Serialize)]
 struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
@@ -37,7 +37,37 @@ struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<AnswerCall>,
+    tool_calls: Vec<CallDelta>,
+}
+
+/// What is new of a call. The first one has its id and its name.
+#[derive(PartialEq, Serialize)]
+struct CallDelta {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(PartialEq, Serialize)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+impl From<CallPiece> for CallDelta {
+    fn from(piece: CallPiece) -> CallDelta {
+        let CallPiece { call, name, arguments, .. } = piece;
+        CallDelta {
+            index: call,
+            id: name.is_some().then(|| ids::unique("call_")),
+            kind: name.is_some().then_some("function"),
+            function: FunctionDelta { name, arguments },
+        }
+    }
 }
 
 /// Writes chunks.
@@ -45,8 +75,7 @@ pub(crate) struct ChatEncoder {
     id: String,
     created: u64,
     model: String,
-    /// Calls so far, by choice.
-    calls: Vec<usize>,
+    choices: usize,
     include_usage: bool,
     with_logprobs: bool,
     usage: Usage,
@@ -63,7 +92,7 @@ impl ChatEncoder {
             id: ids::unique("chatcmpl-"),
             created: ids::now(),
             model,
-            calls: vec![0; choices],
+            choices,
             include_usage,
             with_logprobs,
             usage: Usage::default(),
@@ -96,7 +125,7 @@ impl ChatEncoder {
 
 impl Encode for ChatEncoder {
     fn start(&mut self, out: &mut Vec<u8>) {
-        for index in 0..self.calls.len() {
+        for index in 0..self.choices {
             let role = Some("assistant");
             let delta = Delta { role, content: Some(String::new()), ..Delta::default() };
             self.write_delta(index, delta, None, None, out);
@@ -106,15 +135,18 @@ impl Encode for ChatEncoder {
     fn output(&mut self, choice: usize, output: Output, out: &mut Vec<u8>) {
         match output {
             Output::Piece(piece) => {
-                let first = self.calls[choice];
-                self.calls[choice] += piece.calls.len();
-                let calls = piece.calls.into_iter().enumerate();
+                // The end of a call has no mark of its own here.
+                let calls = piece.call_pieces.into_iter();
+                let calls = calls.filter(|piece| piece.name.is_some() || !piece.arguments.is_empty());
                 let delta = Delta {
                     role: None,
                     content: (!piece.content.is_empty()).then_some(piece.content),
                     reasoning_content: (!piece.reasoning.is_empty()).then_some(piece.reasoning),
-                    tool_calls: calls.map(|(at, call)| AnswerCall::new(call, Some(first + at))).collect(),
+                    tool_calls: calls.map(CallDelta::from).collect(),
                 };
+                if delta == Delta::default() && piece.logprobs.is_empty() {
+                    return;
+                }
                 let logprobs = self.with_logprobs.then(|| ChatLogprobs::new(&piece.logprobs));
                 self.write_delta(choice, delta, logprobs, None, out);
             }

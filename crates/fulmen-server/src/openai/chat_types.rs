@@ -220,9 +220,6 @@ pub(crate) struct AnswerMessage {
 /// A call of a tool in an answer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AnswerCall {
-    /// In a stream, the number of the call.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) index: Option<usize>,
     pub(crate) id: String,
     #[serde(rename = "type")]
     pub(crate) kind: &'static str,
@@ -238,9 +235,9 @@ pub(crate) struct AnswerFunction {
 }
 
 impl AnswerCall {
-    pub(crate) fn new(call: ToolCall, index: Option<usize>) -> AnswerCall {
+    pub(crate) fn new(call: ToolCall) -> AnswerCall {
         let arguments = call.arguments_json();
         let function = AnswerFunction { name: call.name, arguments };
-        AnswerCall { index, id: crate::ids::unique("call_"), kind: "function", function }
+        AnswerCall { id: crate::ids::unique("call_"), kind: "function", function }
     }
 }

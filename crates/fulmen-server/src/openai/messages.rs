@@ -122,7 +122,8 @@ pub(crate) fn tool_specs(tools: Option<Vec<Tool>>, most: usize) -> Result<Vec<To
             return Err(ApiError::unsupported("tools", &format!("tools[{index}] of type {:?}", tool.kind)));
         }
         let function = tool.function;
-        checked_tool(index, function.name, function.description, function.parameters)
+        let tool = checked_tool(index, function.name, function.description, function.parameters)?;
+        Ok(tool.with_strict(function.strict == Some(true)))
     };
     tools.into_iter().enumerate().map(spec).collect()
 }

@@ -31,15 +31,19 @@ pub(crate) async fn create(
     let lease = app.registry.acquire(request.model.as_deref()).await?;
     let limits = &app.options.limits;
     let input = chat_input(&mut request, limits.tools)?;
+    let format = grammar(request.text.take())?.map(|grammar| ("text.format", grammar));
     let fields = SamplingFields {
         temperature: request.temperature,
         top_p: request.top_p,
         max_tokens: request.max_output_tokens.map(|limit| ("max_output_tokens", limit)),
-        grammar: input.constraint(&*lease, grammar(request.text.take())?, "text.format")?,
+        grammar: input.constraint(&*lease, format)?,
         ..SamplingFields::default()
     };
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
-    let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
+    let mut prompt = input.prompt(&lease, params.grammar.is_some()).await?;
+    if request.stream == Some(true) {
+        prompt = prompt.with_call_pieces();
+    }
     head["id"] = json!(ids::unique("resp_"));
     head["created_at"] = json!(ids::now());
     head["model"] = json!(lease.spec().name);
@@ -59,7 +63,10 @@ pub(crate) async fn create(
     if !answer.content.is_empty() || answer.calls.is_empty() {
         output.push(message_item(&ids::unique("msg_"), &answer.content));
     }
-    output.extend(answer.calls.iter().map(|call| call_item(&ids::unique("fc_"), call)));
+    let item = |call: &ToolCall| {
+        call_item(&ids::unique("fc_"), &ids::unique("call_"), "completed", &call.name, &call.arguments_json())
+    };
+    output.extend(answer.calls.iter().map(item));
     Ok(json_response(&finished(head, output, &answer.ending)))
 }
 
@@ -91,9 +98,9 @@ pub(super) fn message_item(id: &str, text: &str) -> Value {
     })
 }
 
-pub(super) fn call_item(id: &str, call: &ToolCall) -> Value {
+pub(super) fn call_item(id: &str, call_id: &str, status: &str, name: &str, arguments: &str) -> Value {
     json!({
-        "id": id, "type": "function_call", "status": "completed", "call_id": ids::unique("call_"),
-        "name": call.name, "arguments": call.arguments_json(),
+        "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name,
+        "arguments": arguments,
     })
 }

@@ -129,7 +129,9 @@ fn tools(request: &mut ResponsesRequest, most: usize) -> Result<Vec<ToolSpec>, A
         if tool.kind != "function" {
             return Err(ApiError::unsupported("tools", &format!("tools[{index}] of type {:?}", tool.kind)));
         }
-        messages::checked_tool(index, tool.name.unwrap_or_default(), tool.description, tool.parameters)
+        let name = tool.name.unwrap_or_default();
+        let spec = messages::checked_tool(index, name, tool.description, tool.parameters)?;
+        Ok(spec.with_strict(tool.strict == Some(true)))
     };
     tools.into_iter().enumerate().map(spec).collect()
 }
@@ -172,7 +174,11 @@ pub(crate) fn refuse_unsupported(request: &ResponsesRequest) -> Result<(), ApiEr
         ("store", request.store == Some(true), "nothing is stored"),
         ("previous_response_id", request.previous_response_id.is_some(), "nothing is stored"),
         ("background", request.background == Some(true), "answers are not kept"),
-        ("include", request.include.as_ref().is_some_and(|list| !list.is_empty()), "nothing is added"),
+        (
+            "include",
+            request.include.iter().flatten().any(|what| what != "reasoning.encrypted_content"),
+            "nothing is added",
+        ),
         (
             "truncation",
             request.truncation.as_deref().is_some_and(|mode| mode != "disabled"),
@@ -180,7 +186,10 @@ pub(crate) fn refuse_unsupported(request: &ResponsesRequest) -> Result<(), ApiEr
         ),
         (
             "reasoning.summary",
-            request.reasoning.as_ref().is_some_and(|r| r.summary.is_some() || r.generate_summary.is_some()),
+            request.reasoning.as_ref().is_some_and(|reasoning| {
+                let asked = [&reasoning.summary, &reasoning.generate_summary];
+                asked.into_iter().flatten().any(|mode| mode != "auto")
+            }),
             "thoughts are not summarized",
         ),
     ];

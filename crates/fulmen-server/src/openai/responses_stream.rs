@@ -1,6 +1,6 @@
 //! The event stream of `/v1/responses`: items open and close one after the other.
 
-use fulmen_model::template::ToolCall;
+use fulmen_model::template::CallPiece;
 use serde_json::{Value, json};
 
 use super::responses::{call_item, finished, message_item, reasoning_item, text_part};
@@ -8,16 +8,20 @@ use crate::error::{ApiError, ErrorShape};
 use crate::generation::{Encode, Ending, Output, sse_event};
 use crate::ids;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 enum Kind {
     Reasoning,
     Message,
+    Call { call_id: String, name: String },
 }
 
 struct Open {
     kind: Kind,
     id: String,
+    /// The text, or the arguments of a call.
     text: String,
+    /// Whether all of it was generated. A call may be cut off.
+    complete: bool,
 }
 
 /// Writes events.
@@ -48,7 +52,7 @@ impl ResponsesEncoder {
         }
         self.close(out);
         let index = self.output.len();
-        let (id, item) = match kind {
+        let (id, item) = match &kind {
             Kind::Reasoning => {
                 let id = ids::unique("rs_");
                 let item = json!({ "id": id, "type": "reasoning", "summary": [], "content": [],
@@ -61,6 +65,11 @@ impl ResponsesEncoder {
                     "status": "in_progress", "content": [] });
                 (id, item)
             }
+            Kind::Call { call_id, name } => {
+                let id = ids::unique("fc_");
+                let item = call_item(&id, call_id, "in_progress", name, "");
+                (id, item)
+            }
         };
         self.event("response.output_item.added", json!({ "output_index": index, "item": item }), out);
         if kind == Kind::Message {
@@ -68,11 +77,12 @@ impl ResponsesEncoder {
                 "part": text_part("") });
             self.event("response.content_part.added", part, out);
         }
-        self.open = Some(Open { kind, id, text: String::new() });
+        let complete = !matches!(kind, Kind::Call { .. });
+        self.open = Some(Open { kind, id, text: String::new(), complete });
     }
 
     fn close(&mut self, out: &mut Vec<u8>) {
-        let Some(Open { kind, id, text }) = self.open.take() else { return };
+        let Some(Open { kind, id, text, complete }) = self.open.take() else { return };
         let index = self.output.len();
         let place = json!({ "item_id": id, "output_index": index, "content_index": 0 });
         let with = |key: &str, value: Value| {
@@ -92,6 +102,15 @@ impl ResponsesEncoder {
                 self.event("response.content_part.done", with("part", text_part(&text)), out);
                 message_item(&id, &text)
             }
+            Kind::Call { call_id, name } => {
+                if complete {
+                    let done = json!({ "item_id": id, "output_index": index, "name": name,
+                        "arguments": text });
+                    self.event("response.function_call_arguments.done", done, out);
+                }
+                let status = if complete { "completed" } else { "incomplete" };
+                call_item(&id, &call_id, status, &name, &text)
+            }
         };
         self.event("response.output_item.done", json!({ "output_index": index, "item": item }), out);
         self.output.push(item);
@@ -102,13 +121,22 @@ impl ResponsesEncoder {
             return;
         }
         self.open(kind, out);
+        self.more(text, out);
+    }
+
+    /// Adds to the open item.
+    fn more(&mut self, text: &str, out: &mut Vec<u8>) {
         let Some(open) = &mut self.open else { return };
         open.text.push_str(text);
-        let mut event = json!({ "item_id": open.id, "output_index": self.output.len(), "content_index": 0,
-            "delta": text });
-        let name = match kind {
-            Kind::Reasoning => "response.reasoning_text.delta",
+        let mut event = json!({ "item_id": open.id, "output_index": self.output.len(), "delta": text });
+        let name = match open.kind {
+            Kind::Call { .. } => "response.function_call_arguments.delta",
+            Kind::Reasoning => {
+                event["content_index"] = json!(0);
+                "response.reasoning_text.delta"
+            }
             Kind::Message => {
+                event["content_index"] = json!(0);
                 event["logprobs"] = json!([]);
                 "response.output_text.delta"
             }
@@ -116,23 +144,19 @@ impl ResponsesEncoder {
         self.event(name, event, out);
     }
 
-    fn call(&mut self, call: &ToolCall, out: &mut Vec<u8>) {
-        self.close(out);
-        let index = self.output.len();
-        let id = ids::unique("fc_");
-        let item = call_item(&id, call);
-        let arguments = call.arguments_json();
-        let mut added = item.clone();
-        added["status"] = json!("in_progress");
-        added["arguments"] = json!("");
-        self.event("response.output_item.added", json!({ "output_index": index, "item": added }), out);
-        let delta = json!({ "item_id": id, "output_index": index, "delta": arguments });
-        self.event("response.function_call_arguments.delta", delta, out);
-        let done = json!({ "item_id": id, "output_index": index, "name": call.name,
-            "arguments": arguments });
-        self.event("response.function_call_arguments.done", done, out);
-        self.event("response.output_item.done", json!({ "output_index": index, "item": item }), out);
-        self.output.push(item);
+    fn call(&mut self, piece: CallPiece, out: &mut Vec<u8>) {
+        if let Some(name) = piece.name {
+            self.open(Kind::Call { call_id: ids::unique("call_"), name }, out);
+        }
+        if !piece.arguments.is_empty() {
+            self.more(&piece.arguments, out);
+        }
+        if piece.last {
+            if let Some(open) = &mut self.open {
+                open.complete = true;
+            }
+            self.close(out);
+        }
     }
 }
 
@@ -150,8 +174,8 @@ impl Encode for ResponsesEncoder {
             Output::Piece(piece) => {
                 self.delta(Kind::Reasoning, &piece.reasoning, out);
                 self.delta(Kind::Message, &piece.content, out);
-                for call in &piece.calls {
-                    self.call(call, out);
+                for piece in piece.call_pieces {
+                    self.call(piece, out);
                 }
             }
             Output::End(ending) => self.ending = Some(ending),

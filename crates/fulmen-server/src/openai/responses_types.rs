@@ -33,7 +33,7 @@ pub(crate) struct ResponsesRequest {
     pub(crate) previous_response_id: Option<String>,
     /// Only `disabled`.
     pub(crate) truncation: Option<String>,
-    /// Only an empty list.
+    /// Only `reasoning.encrypted_content`, which has no effect: thoughts are in the items as text.
     pub(crate) include: Option<Vec<String>>,
     /// Only `false`.
     pub(crate) background: Option<bool>,
@@ -135,9 +135,9 @@ pub(crate) struct TextFormat {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReasoningOptions {
     pub(crate) effort: Option<String>,
-    /// Not supported: thoughts are not summarized.
+    /// Only `auto`, which here means none.
     pub(crate) summary: Option<String>,
-    /// Not supported.
+    /// The older name of `summary`.
     pub(crate) generate_summary: Option<String>,
 }
 

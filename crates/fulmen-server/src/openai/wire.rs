@@ -62,7 +62,8 @@ macro_rules! shared_sampling_fields {
             logit_bias: $request.logit_bias.take().unwrap_or_default().into_iter().collect(),
             n: $request.n,
             ignore_eos: $request.ignore_eos == Some(true),
-            grammar: ResponseFormat::grammar($request.response_format.take())?,
+            grammar: ResponseFormat::grammar($request.response_format.take())?
+                .map(|grammar| ("response_format", grammar)),
             ..SamplingFields::default()
         }
     };

@@ -75,6 +75,7 @@ function drawConversations() {
 function select(conversation) {
   stop();
   current = conversation;
+  element("figures").textContent = "";
   editing = null;
   save();
   drawConversations();
@@ -249,6 +250,7 @@ async function answer() {
   if (running === own) {
     running = null;
     setRunning(false);
+    element("figures").textContent = message.figures;
     say(end);
   }
   save();
@@ -287,7 +289,7 @@ async function take(stream, conversation, message, meter) {
     if (chunk.usage) meter.tokens = chunk.usage.completion_tokens;
     if (chunk.usage) meter.prompt = chunk.usage.prompt_tokens;
     const choice = chunk.choices[0];
-    if (choice?.finish_reason === "length") message.note = "The answer was cut off: it has reached its longest length.";
+    if (choice?.finish_reason === "length") message.note = "The answer was cut off: it has reached the largest number of tokens.";
     const delta = choice?.delta;
     if (!delta?.content && !delta?.reasoning_content) continue;
     meter.first ||= performance.now();

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
+use fulmen_model::template::ChatTemplate;
 use tokio::sync::watch;
 
 pub use lease::Lease;
@@ -15,7 +16,7 @@ pub use presets::{PresetError, Presets};
 
 use crate::error::ApiError;
 use crate::generation::SamplingDefaults;
-use crate::served::ServedModel;
+use crate::served::{ModelDescription, ModelInfo, ServedModel};
 
 /// A model that can be served.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -64,6 +65,12 @@ pub trait ModelLoader: Send + Sync + 'static {
         let _ = spec;
         None
     }
+
+    /// What clients are told of a model without loading it; `None` if that is not known.
+    fn describe(&self, spec: &ModelSpec) -> Option<ModelDescription> {
+        let _ = spec;
+        None
+    }
 }
 
 impl<F> ModelLoader for F
@@ -78,6 +85,35 @@ where
 /// The longest time that a model can be told to stay loaded, 100 years: the time of its end can always be
 /// computed and written.
 pub(crate) const LONGEST_KEEP_ALIVE: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// A model that clients are told of.
+pub(crate) enum Described {
+    Loaded(Lease),
+    Unloaded(Box<ModelDescription>),
+}
+
+impl Described {
+    pub(crate) fn info(&self) -> &ModelInfo {
+        match self {
+            Described::Loaded(lease) => lease.info(),
+            Described::Unloaded(description) => &description.info,
+        }
+    }
+
+    pub(crate) fn template(&self) -> Option<&ChatTemplate> {
+        match self {
+            Described::Loaded(lease) => lease.chat_template(),
+            Described::Unloaded(description) => description.template.as_ref(),
+        }
+    }
+
+    pub(crate) fn context(&self) -> u32 {
+        match self {
+            Described::Loaded(lease) => lease.context(),
+            Described::Unloaded(description) => description.context,
+        }
+    }
+}
 
 /// How models are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,6 +236,25 @@ impl Registry {
     /// The description of a model; the first one without a name.
     pub fn spec(&self, name: Option<&str>) -> Result<&ModelSpec, ApiError> {
         self.find(name).map(|entry| &entry.spec)
+    }
+
+    /// What clients are told of a model. It is loaded only if that is not known otherwise.
+    pub(crate) async fn describe(&self, name: Option<&str>) -> Result<Described, ApiError> {
+        let entry = self.find(name)?;
+        if let Some(lease) = Lease::take(entry) {
+            return Ok(Described::Loaded(lease));
+        }
+        let (loader, described) = (Arc::clone(&self.loader), Arc::clone(entry));
+        let described = tokio::task::spawn_blocking(move || loader.describe(&described.spec)).await;
+        match described.map_err(|error| ApiError::internal(format!("the model's file: {error}")))? {
+            Some(description) => Ok(Described::Unloaded(Box::new(description))),
+            None => self.acquire(name).await.map(Described::Loaded),
+        }
+    }
+
+    /// Bytes of memory that a model will take, if that is known.
+    pub(crate) fn bytes(&self, spec: &ModelSpec) -> Option<u64> {
+        self.loader.bytes(spec)
     }
 
     /// A model for one request, loaded if it is not.

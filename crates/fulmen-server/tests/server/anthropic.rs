@@ -76,6 +76,25 @@ fn a_failed_tool_says_so_to_the_model() {
 }
 
 #[test]
+fn an_effort_reaches_the_template() {
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}\
+        {% if reasoning_effort == 'high' %}Think as long as you can about every single word.{% endif %}";
+    let server = start(TestModel { template: Some(template), ..scripted(&["x"]) });
+    let with = |effort: &str| body(json!({ "output_config": { "effort": effort } }));
+    let used = |effort: &str| server.ok("/v1/messages", &with(effort))["usage"]["input_tokens"].clone();
+    let tokens = |effort: &str| used(effort).as_u64().unwrap();
+    assert!(tokens("max") > tokens("low") + 5);
+    let mut count = with("high");
+    count
+        .as_object_mut()
+        .unwrap()
+        .retain(|key, _| key == "model" || key == "messages" || key == "output_config");
+    let counted = server.ok("/v1/messages/count_tokens", &count)["input_tokens"].clone();
+    assert!(counted.as_u64().unwrap() > tokens("low") + 5, "{counted}");
+    assert_eq!(server.post("/v1/messages", &with("huge")).status, 400);
+}
+
+#[test]
 fn errors_have_anthropic_s_form() {
     let server = start(TestModel::default());
     let cases = [

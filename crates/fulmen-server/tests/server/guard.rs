@@ -27,6 +27,8 @@ fn a_key_is_needed_if_there_is_one() {
     }
     for path in ["/health", "/ready", "/"] {
         assert_eq!(server.get(path).status, 200, "{path}");
+        let head = send(server.address, &request("HEAD", path, &[], b""));
+        assert_eq!((head.status, head.body.len()), (200, 0), "{path}");
     }
     for path in ["/metrics", "/v1/models", "/api/tags", "/openapi.json", "/v1/none"] {
         assert_eq!(server.get(path).status, 401, "{path}");

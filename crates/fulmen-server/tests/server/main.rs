@@ -1,6 +1,7 @@
 //! A server in this process, asked over loopback connections.
 
 mod anthropic;
+mod call_streams;
 mod chat;
 mod client;
 mod completions;

@@ -1,11 +1,15 @@
 //! Ollama's API.
 
+use std::sync::atomic::Ordering;
+
 use serde_json::{Value, json};
 
 use fulmen_server::{ModelSpec, RegistryOptions, SamplingDefaults};
 
 use crate::client::Reply;
-use crate::server::{TestModel, options, scripted, spec, start, start_all};
+use crate::server::{
+    STORY, TEMPLATE, TestLoader, TestModel, options, scripted, spec, start, start_all, start_by,
+};
 
 fn lines(reply: &Reply) -> Vec<Value> {
     assert_eq!(
@@ -126,14 +130,80 @@ fn a_model_may_stay_for_any_time() {
 #[test]
 fn models_are_listed_and_shown() {
     let server = start(scripted(&["x"]));
-    assert_eq!(server.get("/api/tags").json()["models"][0]["name"], "test");
+    let listed = server.get("/api/tags").json()["models"][0].clone();
+    assert_eq!((&listed["name"], listed["digest"].as_str().unwrap().len()), (&json!("test"), 64));
     let shown = server.ok("/api/show", &json!({ "model": "test" }));
     assert_eq!(shown["details"]["parameter_size"], "6.8M");
     assert_eq!(shown["model_info"]["test.context_length"], 2048);
+    assert_eq!(shown["model_info"]["test.block_count"], 7);
     assert_eq!(shown["capabilities"], json!(["completion", "tools", "thinking"]));
+    assert_eq!(shown["template"], TEMPLATE);
+    assert_eq!(shown["parameters"], format!("{:<30} 2048", "num_ctx"));
+    assert!(shown["modelfile"].as_str().unwrap().contains("PARAMETER num_ctx 2048\n"), "{shown}");
     assert!(server.get("/api/version").json()["version"].is_string());
     let embedded = server.ok("/api/embed", &json!({ "model": "test", "input": ["a", "b"] }));
     assert_eq!(embedded["embeddings"].as_array().unwrap().len(), 2);
+    let one = server.ok("/api/embeddings", &json!({ "model": "test", "prompt": "a" }));
+    assert_eq!(one["embedding"], embedded["embeddings"][0]);
+}
+
+/// Clients that list models ask for the figures of each, which must not load them all.
+#[test]
+fn models_are_shown_without_loading_them() {
+    let loader = TestLoader { described_by: Some(STORY), ..TestLoader::default() };
+    let specs = vec![spec("a"), ModelSpec { context: Some(100), ..spec("b") }];
+    let server = start_by(options(), specs, loader, RegistryOptions::default());
+    for (name, context) in [("a", 512), ("b", 100)] {
+        let shown = server.ok("/api/show", &json!({ "model": name }));
+        assert_eq!(shown["details"]["parameter_size"], "6.8M");
+        assert_eq!(
+            (&shown["details"]["family"], &shown["details"]["quantization_level"]),
+            (&json!("qwen3"), &json!("Q4_K"))
+        );
+        let info = &shown["model_info"];
+        assert_eq!((&info["qwen3.context_length"], &info["qwen3.block_count"]), (&json!(context), &json!(8)));
+        assert_eq!(info["tokenizer.ggml.tokens"], Value::Null);
+    }
+    assert_eq!(server.get("/api/tags").json()["models"][1]["size"], 1000);
+    assert_eq!(server.loader.loads.load(Ordering::Relaxed), 0);
+    assert_eq!(server.post("/api/show", &json!({ "model": "c" })).status, 404);
+}
+
+/// Some clients write `null` for each option that they do not set, known here or not.
+#[test]
+fn options_may_be_null() {
+    let server = start(scripted(&["x"]));
+    let unset = json!({ "mirostat": null, "num_gpu": null, "temperature": null, "num_ctx": 100 });
+    let message = json!([{ "role": "user", "content": "x" }]);
+    server
+        .ok("/api/chat", &json!({ "model": "test", "messages": message, "options": unset, "stream": false }));
+    server.ok("/api/embed", &json!({ "model": "test", "input": "x", "options": unset }));
+    server.ok("/api/embeddings", &json!({ "model": "test", "prompt": "x", "options": unset }));
+    for (options, what) in [
+        (json!({ "mirostat": 1 }), "unknown field `mirostat`"),
+        (json!({ "temperature": "hot" }), "temperature: invalid type"),
+        (json!({ "num_ctx": 1_000_000 }), "num_ctx"),
+        (json!([]), "invalid type"),
+    ] {
+        let reply = server.post("/api/embed", &json!({ "model": "test", "input": "x", "options": options }));
+        let error = reply.json()["error"].as_str().unwrap().to_owned();
+        assert!(reply.status == 400 && error.contains(what), "{error}");
+    }
+}
+
+#[test]
+fn presets_are_shown() {
+    let defaults =
+        SamplingDefaults { temperature: Some(0.5), top_k: Some(20), ..SamplingDefaults::default() };
+    let preset = ModelSpec { defaults, system: Some("Be brief.".to_owned()), ..spec("test") };
+    let models = vec![("test".to_owned(), scripted(&["x"]))];
+    let server = start_all(options(), vec![preset], models, RegistryOptions::default());
+    let shown = server.ok("/api/show", &json!({ "model": "test" }));
+    let lines: Vec<Vec<&str>> =
+        shown["parameters"].as_str().unwrap().lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines, [["num_ctx", "2048"], ["temperature", "0.5"], ["top_k", "20"]]);
+    assert_eq!(shown["system"], "Be brief.");
+    assert!(shown["modelfile"].as_str().unwrap().contains("SYSTEM \"\"\"Be brief.\"\"\"\n"), "{shown}");
 }
 
 #[test]

@@ -75,6 +75,7 @@ fn the_description_has_every_route() {
         "/api/show",
         "/api/ps",
         "/api/embed",
+        "/api/embeddings",
         "/tokenize",
         "/detokenize",
         "/health",

@@ -176,6 +176,23 @@ fn a_stream_builds_the_same_response() {
     assert_eq!((added, done), (2, 2));
 }
 
+/// What OpenAI's own agents send with each request.
+#[test]
+fn what_agents_always_ask_for_is_accepted() {
+    let server = start(scripted(&["x"]));
+    let content = json!([{ "type": "input_text", "text": "Hello" }]);
+    let schema = json!({ "type": "object" });
+    let body = json!({
+        "input": [{ "type": "message", "role": "user", "content": content }],
+        "instructions": "Be brief.", "store": false, "parallel_tool_calls": false, "prompt_cache_key": "k",
+        "include": ["reasoning.encrypted_content"], "reasoning": { "effort": "high", "summary": "auto" },
+        "tools": [{ "type": "function", "name": "shell", "strict": false, "parameters": schema }],
+        "tool_choice": "auto",
+    });
+    let answer = server.ok("/v1/responses", &body);
+    assert_eq!(answer["reasoning"], json!({ "effort": "high", "summary": null }));
+}
+
 #[test]
 fn what_is_not_supported_is_refused() {
     let server = start(scripted(&["x"]));
@@ -185,8 +202,10 @@ fn what_is_not_supported_is_refused() {
         (json!({ "truncation": "auto" }), "truncation"),
         (json!({ "background": true }), "background"),
         (json!({ "include": ["x"] }), "include"),
+        (json!({ "include": ["reasoning.encrypted_content", "x"] }), "include"),
+        (json!({ "reasoning": { "summary": "detailed" } }), "reasoning.summary"),
         (json!({ "tools": [{ "type": "web_search" }] }), "tools"),
-        (json!({ "text": { "format": { "type": "json_object" } } }), "response_format"),
+        (json!({ "text": { "format": { "type": "json_object" } } }), "text.format"),
         (json!({ "input": [{ "type": "item_reference", "id": "x" }] }), "input[0].type"),
         (json!({ "max_output_tokens": 0 }), "max_output_tokens"),
     ];

@@ -13,8 +13,8 @@ use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::{Special, Tokenizer};
 use fulmen_server::{
     ConstraintFactory, DecodeBound, EmbedError, EmbedFunction, Embedder, EngineModel, Grammar, LoadError,
-    ModelInfo, ModelLoader, ModelSpec, Registry, RegistryOptions, SamplingMap, ServedModel, Server,
-    ServerOptions, SharedTokenizer,
+    ModelDescription, ModelInfo, ModelLoader, ModelSpec, Registry, RegistryOptions, SamplingMap, ServedModel,
+    Server, ServerOptions, SharedTokenizer,
 };
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -22,10 +22,12 @@ use tokio::sync::oneshot;
 use crate::client::{self, Reply};
 use crate::device::{ScriptDevice, SlowMock, mock_sampling, script_sampling};
 
+/// The model that is built into the command.
+pub(crate) const STORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fulmen-cli/assets/story.gguf");
+
 /// The tokenizer of the model that is built into the command.
 pub(crate) static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fulmen-cli/assets/story.gguf");
-    let source = source::open(path).unwrap();
+    let source = source::open(STORY).unwrap();
     Arc::new(Tokenizer::from_source(source.as_ref()).unwrap().unwrap())
 });
 
@@ -141,6 +143,7 @@ impl TestModel {
                 bytes: 1000,
                 quantization: "F32".to_owned(),
                 embedding: 2,
+                metadata: [("test.block_count".to_owned(), serde_json::json!(7))].into_iter().collect(),
                 device: "mock".to_owned(),
                 bound: self.bound,
             },
@@ -175,6 +178,8 @@ pub(crate) struct TestLoader {
     pub(crate) room: usize,
     /// The models that it has loaded.
     pub(crate) living: Mutex<Vec<Weak<dyn ServedModel>>>,
+    /// The file that tells clients of models that are not loaded.
+    pub(crate) described_by: Option<&'static str>,
 }
 
 impl ModelLoader for TestLoader {
@@ -194,6 +199,11 @@ impl ModelLoader for TestLoader {
 
     fn bytes(&self, _: &ModelSpec) -> Option<u64> {
         Some(1000)
+    }
+
+    fn describe(&self, spec: &ModelSpec) -> Option<ModelDescription> {
+        let source = source::open(self.described_by?).unwrap();
+        ModelDescription::of_source(source.as_ref(), spec.context.unwrap_or(0))
     }
 }
 

@@ -3,9 +3,10 @@
 use fulmen_model::tokenizer::Special;
 use serde_json::{Value, json};
 
+use crate::call_streams::streamed_calls;
 use crate::server::{TOKENIZER, TestModel, TestServer, scripted, start};
 
-const CALL: &str = "I look.\n<tool_call>\n\
+pub(crate) const CALL: &str = "I look.\n<tool_call>\n\
     {\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>\n\
     <tool_call>{\"name\": \"time\", \"arguments\": {}}</tool_call>";
 
@@ -13,7 +14,7 @@ fn server() -> TestServer {
     start(scripted(&[CALL, "No tools."]))
 }
 
-fn openai_tools() -> Value {
+pub(crate) fn openai_tools() -> Value {
     let parameters = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
     json!([
         { "type": "function",
@@ -39,13 +40,12 @@ fn openai_s_clients_see_calls() {
 
     body["stream"] = json!(true);
     let chunks = server.post("/v1/chat/completions", &body).chunks();
-    let deltas: Vec<&Value> = chunks
-        .iter()
-        .filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array())
-        .flatten()
-        .collect();
-    assert_eq!(deltas.iter().map(|call| &call["index"]).collect::<Vec<_>>(), [0, 1]);
-    assert_eq!(deltas[1]["function"]["name"], "time");
+    let (calls, pieces) = streamed_calls(&chunks);
+    assert_eq!(calls.len(), 2);
+    assert_eq!(calls[0]["function"], choice["message"]["tool_calls"][0]["function"]);
+    assert_eq!(calls[1]["function"], json!({ "name": "time", "arguments": "{}" }));
+    assert_ne!(calls[0]["id"], calls[1]["id"]);
+    assert!(pieces[0] > 3, "the arguments come as they are written: {pieces:?}");
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
 
     body["tool_choice"] = json!("none");
@@ -82,8 +82,7 @@ fn one_call_is_all_if_the_client_says_so() {
     assert!(used < 100, "{used}");
     body["stream"] = json!(true);
     let chunks = server.post("/v1/chat/completions", &body).chunks();
-    let calls = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array());
-    assert_eq!(calls.flatten().count(), 1);
+    assert_eq!(streamed_calls(&chunks).0.len(), 1);
     let shown: String =
         chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
     assert_eq!(shown, "I look.");
@@ -149,7 +148,7 @@ fn formats_and_calls_exclude_each_other() {
     let reply = server.post("/api/chat", &body);
     assert_eq!(reply.status, 400, "{}", reply.text());
     // Each is checked, also where the other one counts.
-    let config = json!({ "effort": "high" });
+    let config = json!({ "effort": "huge" });
     let body = json!({ "model": "test", "max_tokens": 9, "messages": messages, "output_config": config,
         "tools": [{ "name": "time" }], "tool_choice": { "type": "any" } });
     let reply = server.post("/v1/messages", &body);
@@ -360,10 +359,11 @@ fn every_family_s_calls_reach_the_client() {
         let chunks = server.post("/v1/chat/completions", &body).chunks();
         let delta = |chunk: &Value| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned);
         assert_eq!(chunks.iter().filter_map(delta).collect::<String>(), "I look.", "{marks}");
-        let call = |chunk: &Value| chunk["choices"][0]["delta"]["tool_calls"].get(0).cloned();
-        let calls: Vec<Value> = chunks.iter().filter_map(call).collect();
+        let (calls, pieces) = streamed_calls(&chunks);
         assert_eq!(calls.len(), 1, "{marks}");
         assert_eq!(calls[0]["function"], function, "{marks}");
+        // Calls in Python's syntax come as a whole.
+        assert!(pieces[0] > 2 || marks == "<function_calls>", "{marks}: {pieces:?}");
         assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls", "{marks}");
 
         // Cut by its length within the call: text, and no call.
