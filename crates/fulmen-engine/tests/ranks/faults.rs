@@ -167,7 +167,7 @@ fn stall(seed: u64, timeout: Duration, time: Duration) -> (Rig, Moment) {
 
 #[test]
 fn a_rank_that_stalls_in_a_step_is_named_within_the_timeout() {
-    let (timeout, time) = (Duration::from_secs(1), Duration::from_secs(8));
+    let (timeout, time) = (Duration::from_secs(2), Duration::from_secs(12));
     let stalled: Vec<(Rig, Moment)> = thread::scope(|scope| {
         let stalls = |at: u64| scope.spawn(move || [0, 8, 16].map(|more| stall(at + more, timeout, time)));
         let stalls: Vec<_> = (0..8).map(stalls).collect();
