@@ -1,8 +1,11 @@
-"""What Python costs: decoding, array round trips, replays. Prints figures as JSON, asserts nothing.
+"""What Python costs: generating text, array round trips, replays of small batches. Asserts nothing.
 
-python overhead.py [DEVICE] [MODEL]     the device of the model; arrays run on wgpu, where there is a device
+python overhead.py DEVICE MODEL TOKENS CONTEXT     MODEL may be empty: the built-in one
 
-scripts/bench-python compares them with those of Rust.
+Each line of standard input names what is timed: ``generate`` (seconds of a text with one token, and of one
+with TOKENS), ``stream`` (seconds from the first piece of a text to its end) or ``arrays`` (microseconds;
+without a device of wgpu there are none). Each is answered by a line of JSON. scripts/bench-python compares
+the times with those of Rust.
 """
 
 from __future__ import annotations
@@ -16,27 +19,39 @@ import numpy as np
 
 import fulmen
 
+PROMPT = "Once upon a time"
+
+
+def generate(model: fulmen.Model, tokens: int) -> dict[str, float]:
+    """Seconds of a text with one token, and of one with so many, each from an empty KV cache."""
+    began = time.perf_counter()
+    model.generate(PROMPT, max_tokens=1, ignore_end=True)
+    first = time.perf_counter()
+    text = model.generate(PROMPT, max_tokens=tokens, ignore_end=True)
+    ended = time.perf_counter()
+    return {"first": first - began, "whole": ended - first, "prompt_tokens": text.prompt_tokens}
+
+
+def stream(model: fulmen.Model, tokens: int) -> dict[str, float]:
+    """Seconds from the first piece of a text to its end."""
+    pieces = model.generate(PROMPT, max_tokens=tokens, ignore_end=True, stream=True)
+    next(pieces)
+    first = time.perf_counter()
+    for _ in pieces:
+        pass
+    return {"decode": time.perf_counter() - first}
+
+
+def arrays() -> dict[str, float]:
+    """Microseconds of work on arrays."""
+    if not any(found.backend == "wgpu" for found in fulmen.devices()):
+        return {}
+    return {**round_trip(), **replays()}
+
 
 def best(rounds: int, work: Callable[[], float]) -> float:
     """The shortest time of several rounds."""
     return min(work() for _ in range(rounds))
-
-
-def decode(device: str, path: str | None) -> dict[str, float]:
-    """Tokens per second, of whole texts and of streams."""
-    model = fulmen.Model.load(path, device=device, progress=False)
-    tokens = 128 if model.info.context > 200 else 64
-    prompt = "Once upon a time"
-    model.generate(prompt, max_tokens=tokens, ignore_end=True)
-    whole, streamed = [], []
-    for _ in range(5):
-        text = model.generate(prompt, max_tokens=tokens, ignore_end=True)
-        stream = model.generate(prompt, max_tokens=tokens, ignore_end=True, stream=True)
-        for _ in stream:
-            pass
-        whole.append(text.tokens_per_second)
-        streamed.append(stream.result.tokens_per_second)
-    return {"decode_per_second": max(whole), "streamed_per_second": max(streamed)}
 
 
 def round_trip() -> dict[str, float]:
@@ -114,10 +129,17 @@ def replays() -> dict[str, float]:
     }
 
 
+def main() -> None:
+    device, path, tokens, context = sys.argv[1:]
+    model = fulmen.Model.load(path or None, device=device, context=int(context), progress=False)
+    commands: dict[str, Callable[[], dict[str, float]]] = {
+        "generate": lambda: generate(model, int(tokens)),
+        "stream": lambda: stream(model, int(tokens)),
+        "arrays": arrays,
+    }
+    for line in sys.stdin:
+        print(json.dumps(commands[line.strip()]()), flush=True)
+
+
 if __name__ == "__main__":
-    device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
-    path = sys.argv[2] if len(sys.argv) > 2 else None
-    figures = decode(device, path)
-    if any(found.backend == "wgpu" for found in fulmen.devices()):
-        figures.update({**round_trip(), **replays()})
-    print(json.dumps(figures))
+    main()

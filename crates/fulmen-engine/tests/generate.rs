@@ -71,6 +71,32 @@ fn an_iterator_gives_the_same_pieces_and_may_be_left() {
 }
 
 #[test]
+fn pieces_of_tokens_drawn_ahead_come_without_another_step() {
+    let model = model();
+    let (pieces, whole) = run(&model, "Hello", &options(20));
+    let mut session = model.session().unwrap();
+    let mut generation = session.generate("Hello", &GenerateOptions { ahead: 5, ..options(20) }).unwrap();
+    let (mut all, mut steps) = (Vec::new(), 0);
+    loop {
+        while let Some(piece) = generation.drawn_piece().unwrap() {
+            all.push(piece);
+        }
+        // Tokens that were drawn together: the first one alone, and then five at a time.
+        let known = generation.generated().tokens.len();
+        assert!(
+            (known == 20 || known.saturating_sub(1).is_multiple_of(5))
+                && all.concat() == generation.generated().text
+        );
+        let Some(piece) = generation.next_piece().unwrap() else { break };
+        all.push(piece);
+        steps += 1;
+    }
+    assert_eq!((all, generation.generated().text.clone()), (pieces, whole.text));
+    assert!((2..=5).contains(&steps), "{steps} steps");
+    assert_eq!(generation.drawn_piece().unwrap(), None, "the text has ended");
+}
+
+#[test]
 fn stop_strings_end_the_text_across_token_borders() {
     let model = model();
     let (pieces, whole) = run(&model, "Hello there", &options(40));

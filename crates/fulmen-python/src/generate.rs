@@ -60,7 +60,7 @@ pub(crate) fn one(
     task: &Task,
     prompt: &[u32],
     reuse: bool,
-    pieces: Option<&Pieces>,
+    mut pieces: Option<&mut Pieces>,
     cancel: &Cancel,
 ) -> Result<Answer, Failure> {
     let Task { loaded, options, grammar, .. } = task;
@@ -75,12 +75,18 @@ pub(crate) fn one(
             generation = generation.constrained(constraint);
         }
         let mut called = false;
-        while !called && let Some(piece) = generation.next_piece()? {
+        while !called {
+            let mut piece = generation.drawn_piece()?;
+            if piece.is_none() {
+                if pieces.as_mut().is_some_and(|pieces| !pieces.send()) {
+                    cancel.request();
+                }
+                piece = generation.next_piece()?;
+            }
+            let Some(piece) = piece else { break };
             called = completes(&mut first_call, &piece);
-            if let Some(pieces) = pieces
-                && !pieces.send(0, piece, Vec::new())
-            {
-                cancel.request();
+            if let Some(pieces) = &mut pieces {
+                pieces.push(0, piece, Vec::new());
             }
         }
         let generated = generation.generated().clone();
@@ -180,7 +186,7 @@ impl Running {
 pub(crate) fn many(
     task: &Task,
     prompts: Vec<Vec<u32>>,
-    pieces: Option<&Pieces>,
+    mut pieces: Option<&mut Pieces>,
     cancel: &Cancel,
 ) -> Result<Vec<Answer>, Failure> {
     let Task { loaded, options, grammar, logprobs, first_call } = task;
@@ -223,7 +229,10 @@ pub(crate) fn many(
             running.iter().for_each(|request| request.stream.cancel());
         }
         let before = running.len();
-        let moved = advance(&mut running, &mut answers, &mut context, pieces, cancel)?;
+        let moved = advance(&mut running, &mut answers, &mut context, pieces.as_deref_mut())?;
+        if pieces.as_mut().is_some_and(|pieces| !pieces.send()) {
+            cancel.request();
+        }
         if !moved && running.len() == before {
             std::thread::park_timeout(Duration::from_millis(20));
         }
@@ -236,8 +245,7 @@ fn advance(
     running: &mut Vec<Running>,
     answers: &mut [Answer],
     context: &mut Context<'_>,
-    pieces: Option<&Pieces>,
-    cancel: &Cancel,
+    mut pieces: Option<&mut Pieces>,
 ) -> Result<bool, Failure> {
     let (mut moved, mut at) = (false, 0);
     while at < running.len() {
@@ -250,10 +258,8 @@ fn advance(
             };
             moved = true;
             let (piece, last) = request.take(event)?;
-            if let Some(pieces) = pieces.filter(|_| !piece.is_empty())
-                && !pieces.send(request.index, piece, request.untold())
-            {
-                cancel.request();
+            if let Some(pieces) = pieces.as_mut().filter(|_| !piece.is_empty()) {
+                pieces.push(request.index, piece, request.untold());
             }
             if last {
                 break true;

@@ -1,7 +1,8 @@
 //! Text that is being generated: a thread runs the model, Python takes the pieces.
 
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -62,30 +63,120 @@ fn tuples(logprobs: Vec<Logprob>) -> LogprobTuples {
     logprobs.into_iter().map(|Logprob { token, logprob, top }| (token, logprob, top)).collect()
 }
 
+/// A piece of text.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// The number of its answer.
+    pub(crate) index: usize,
+    pub(crate) text: String,
+    /// Those of its tokens, if they are wanted.
+    pub(crate) logprobs: Vec<Logprob>,
+}
+
 /// What a running generation tells.
 pub(crate) enum Event {
-    /// A piece of the text of the answer with this index, and the log-probabilities of its tokens, if they
-    /// are wanted.
-    Piece(usize, String, Vec<Logprob>),
+    Pieces(Vec<Piece>),
     /// All answers, in the order of their prompts; an error ends everything.
     Done(Result<Vec<Answer>, Failure>),
 }
 
-/// Where a generation sends its pieces.
-pub(crate) struct Pieces(Sender<Event>);
+/// Where a generation sends its pieces. Those that are there at the same time go together: each event wakes
+/// the thread that waits for it, which may take a core from the model.
+pub(crate) struct Pieces {
+    events: Sender<Event>,
+    ready: Vec<Piece>,
+}
 
 impl Pieces {
-    /// Passes a piece on. False if nobody wants it any more.
-    pub(crate) fn send(&self, index: usize, piece: String, logprobs: Vec<Logprob>) -> bool {
-        self.0.send(Event::Piece(index, piece, logprobs)).is_ok()
+    fn new(events: Sender<Event>) -> Pieces {
+        Pieces { events, ready: Vec::new() }
     }
+
+    /// Keeps a piece for [`send`](Pieces::send).
+    pub(crate) fn push(&mut self, index: usize, text: String, logprobs: Vec<Logprob>) {
+        self.ready.push(Piece { index, text, logprobs });
+    }
+
+    /// Passes the pieces on. False if nobody wants them any more.
+    pub(crate) fn send(&mut self) -> bool {
+        self.ready.is_empty() || self.events.send(Event::Pieces(std::mem::take(&mut self.ready))).is_ok()
+    }
+}
+
+/// What was received and not yet asked for.
+#[derive(Default)]
+struct Received {
+    pieces: VecDeque<Piece>,
+    done: Option<Result<Vec<Answer>, Failure>>,
+    /// The log-probabilities of the piece that was taken last.
+    logprobs: Vec<Logprob>,
+}
+
+/// What [`Stream::next`] gives without waiting.
+enum Next {
+    Piece(usize, String),
+    End,
+    Nothing,
 }
 
 struct Inner {
     events: Mutex<Receiver<Event>>,
-    done: Mutex<Option<Result<Vec<Answer>, Failure>>>,
-    /// The log-probabilities of the last piece.
-    logprobs: Mutex<Vec<Logprob>>,
+    received: Mutex<Received>,
+}
+
+impl Inner {
+    fn received(&self) -> MutexGuard<'_, Received> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> Next {
+        let mut received = self.received();
+        match received.pieces.pop_front() {
+            Some(Piece { index, text, logprobs }) => {
+                received.logprobs = logprobs;
+                Next::Piece(index, text)
+            }
+            None if received.done.is_some() => Next::End,
+            None => Next::Nothing,
+        }
+    }
+
+    /// Waits for an event up to `timeout`. False if none came.
+    fn receive(&self, timeout: Duration) -> Result<bool, Failure> {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            // Another thread may have received while this one waited for the lock.
+            let received = self.received();
+            if received.done.is_some() || !received.pieces.is_empty() {
+                return Ok(true);
+            }
+        }
+        match events.recv_timeout(timeout) {
+            Ok(event) => self.keep(event).map(|()| true),
+            Err(RecvTimeoutError::Timeout) => Ok(false),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Failure::new(Kind::Internal, "the generation ended without a result"))
+            }
+        }
+    }
+
+    /// Takes the event that is there, if no other thread waits for one.
+    fn receive_now(&self) -> Result<bool, Failure> {
+        let Ok(events) = self.events.try_lock() else { return Ok(false) };
+        events.try_recv().map_or(Ok(false), |event| self.keep(event).map(|()| true))
+    }
+
+    fn keep(&self, event: Event) -> Result<(), Failure> {
+        match event {
+            Event::Pieces(pieces) => self.received().pieces.extend(pieces),
+            Event::Done(done) => {
+                let failure = done.as_ref().err().cloned();
+                self.received().done = Some(done);
+                return failure.map_or(Ok(()), Err);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Generation in progress. Dropping it cancels it.
@@ -99,39 +190,19 @@ impl Stream {
     /// Starts work that generates text.
     pub(crate) fn start(
         token: Option<&CancelToken>,
-        work: impl FnOnce(&Pieces, &Cancel) -> Result<Vec<Answer>, Failure> + Send + 'static,
+        work: impl FnOnce(&mut Pieces, &Cancel) -> Result<Vec<Answer>, Failure> + Send + 'static,
     ) -> Result<Stream, Failure> {
         let (sender, events) = channel();
         let cancel = Cancel::of(token);
         let own = Arc::clone(&cancel);
         spawn(&cancel, move || {
-            let pieces = Pieces(sender);
-            let done = guarded(|| work(&pieces, &own));
-            let _ = pieces.0.send(Event::Done(done));
+            let mut pieces = Pieces::new(sender);
+            let done = guarded(|| work(&mut pieces, &own));
+            pieces.send();
+            let _ = pieces.events.send(Event::Done(done));
         })?;
-        let (events, done, logprobs) = (Mutex::new(events), Mutex::new(None), Mutex::default());
-        Ok(Stream { inner: OfProcess::new(Inner { events, done, logprobs }), cancel })
-    }
-
-    /// Waits for the next event up to `timeout`.
-    fn event(inner: &Inner, timeout: Duration) -> Result<Option<Event>, Failure> {
-        let events = inner.events.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.done.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
-            return Ok(None);
-        }
-        match events.recv_timeout(timeout) {
-            Ok(Event::Done(done)) => {
-                let result = done.as_ref().map(|_| None).map_err(Clone::clone);
-                *inner.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
-                result
-            }
-            Ok(piece) => Ok(Some(piece)),
-            // Nothing yet: an empty piece, which is never sent otherwise.
-            Err(RecvTimeoutError::Timeout) => Ok(Some(Event::Piece(0, String::new(), Vec::new()))),
-            Err(RecvTimeoutError::Disconnected) => {
-                Err(Failure::new(Kind::Internal, "the generation ended without a result"))
-            }
-        }
+        let inner = Inner { events: Mutex::new(events), received: Mutex::default() };
+        Ok(Stream { inner: OfProcess::new(inner), cancel })
     }
 }
 
@@ -146,23 +217,26 @@ impl Stream {
             .filter(|seconds| *seconds < 1e9)
             .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
         loop {
+            match inner.next() {
+                Next::Piece(index, text) => return Ok(Some((index, text))),
+                Next::End => return Ok(None),
+                Next::Nothing => {}
+            }
+            // What is there already is taken with the GIL: where other threads want it, it would not be
+            // back soon.
+            if inner.receive_now()? {
+                continue;
+            }
             let left = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
             let wait = left.map_or(POLL, |left| left.min(POLL));
-            match py.detach(|| Stream::event(inner, wait))? {
-                None => return Ok(None),
-                Some(Event::Piece(index, piece, logprobs)) if !piece.is_empty() => {
-                    *inner.logprobs.lock().unwrap_or_else(PoisonError::into_inner) = logprobs;
-                    return Ok(Some((index, piece)));
+            if !py.detach(|| inner.receive(wait))? {
+                if let Err(error) = py.check_signals() {
+                    self.cancel.request();
+                    return Err(error);
                 }
-                Some(_) => {
-                    if let Err(error) = py.check_signals() {
-                        self.cancel.request();
-                        return Err(error);
-                    }
-                    crate::logs::pass_on(py)?;
-                    if left.is_some_and(|left| left <= POLL) {
-                        return Ok(Some((0, String::new())));
-                    }
+                crate::logs::pass_on(py)?;
+                if left.is_some_and(|left| left <= POLL) {
+                    return Ok(Some((0, String::new())));
                 }
             }
         }
@@ -184,8 +258,7 @@ impl Stream {
 
     /// The log-probabilities of the tokens of the piece that was taken last.
     fn logprobs(&self) -> PyResult<LogprobTuples> {
-        let mut last = self.inner.get()?.logprobs.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(tuples(std::mem::take(&mut *last)))
+        Ok(tuples(std::mem::take(&mut self.inner.get()?.received().logprobs)))
     }
 
     /// Asks it to end. What was generated until then is the result.
@@ -195,8 +268,9 @@ impl Stream {
 
     /// The answers, once it has ended.
     fn results<'py>(&self, py: Python<'py>) -> PyResult<Option<Vec<Bound<'py, PyDict>>>> {
-        let done = self.inner.get()?.done.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*done {
+        // A copy, so that nothing is locked while Python makes objects: that may run other code.
+        let done = self.inner.get()?.received().done.clone();
+        match &done {
             Some(Ok(answers)) => {
                 answers.iter().map(|answer| answer.to_dict(py)).collect::<PyResult<_>>().map(Some)
             }

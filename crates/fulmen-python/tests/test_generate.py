@@ -181,6 +181,19 @@ def test_a_stream_moves_to_another_thread(cpu_model: fulmen.Model) -> None:
     assert "".join(pieces) == cpu_model.generate(PROMPT, max_tokens=10)
 
 
+def test_threads_share_the_pieces_of_a_stream(cpu_model: fulmen.Model) -> None:
+    stream = cpu_model.generate(PROMPT, max_tokens=60, ignore_end=True, stream=True)
+    taken: list[list[str]] = [[], [], []]
+    threads = [threading.Thread(target=pieces.extend, args=(stream,)) for pieces in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    alone = cpu_model.generate(PROMPT, max_tokens=60, ignore_end=True, stream=True)
+    assert sorted(sum(taken, [])) == sorted(alone), "each piece goes to one of them"
+    assert stream.result == alone.result
+
+
 def test_cancel_from_another_thread(cpu_model: fulmen.Model) -> None:
     stream = cpu_model.generate(PROMPT, stream=True, ignore_end=True)
     next(stream)

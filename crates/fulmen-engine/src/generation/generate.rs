@@ -212,21 +212,39 @@ impl Generation<'_> {
     /// The next piece of text; `None` at the end.
     pub fn next_piece(&mut self) -> Result<Option<String>, ModelError> {
         while !self.finished {
-            let text = match self.next_token() {
-                Ok(Ok(token)) => self.take(token)?,
-                Ok(Err(reason)) => self.end(reason)?,
-                Err(ModelError::Cancelled) => self.end(FinishReason::Cancelled)?,
-                Err(error) => {
-                    self.finished = true;
-                    return Err(error);
-                }
-            };
+            let text = self.next_text()?;
             if !text.is_empty() {
-                self.generated.text += &text;
                 return Ok(Some(text));
             }
         }
         Ok(None)
+    }
+
+    /// The next piece of the tokens that were drawn ahead; `None` where it needs another step of the model,
+    /// and at the end. With it a caller gives what is there to its reader before it goes on.
+    pub fn drawn_piece(&mut self) -> Result<Option<String>, ModelError> {
+        while !self.finished && !self.waiting.is_empty() {
+            let text = self.next_text()?;
+            if !text.is_empty() {
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The text that the next token completes, or the rest at the end.
+    fn next_text(&mut self) -> Result<String, ModelError> {
+        let text = match self.next_token() {
+            Ok(Ok(token)) => self.take(token)?,
+            Ok(Err(reason)) => self.end(reason)?,
+            Err(ModelError::Cancelled) => self.end(FinishReason::Cancelled)?,
+            Err(error) => {
+                self.finished = true;
+                return Err(error);
+            }
+        };
+        self.generated.text += &text;
+        Ok(text)
     }
 
     /// The next token, or why there is none.

@@ -276,6 +276,7 @@ impl Model {
     /// A session with other options.
     pub fn session_with(&self, options: SessionOptions) -> Result<Session, ModelError> {
         let mut options = options.resolve(self.config())?;
+        let _between_steps = self.between_steps()?;
         let chunks: Result<Vec<u32>, _> = self.all_ranks().map(|rank| load::chunk(rank, &options)).collect();
         options.chunk = chunks?.into_iter().min().unwrap_or(options.chunk);
         Session::new(Arc::clone(&self.shared), options).map_err(|error| self.error_of_rank_0(error))

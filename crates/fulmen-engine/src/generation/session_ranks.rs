@@ -23,7 +23,7 @@ struct Known {
 }
 
 impl Session {
-    /// Sessions of the other ranks, if this is that of rank 0.
+    /// Sessions of the other ranks, if this is that of rank 0; made between steps.
     pub(super) fn start_followers(&self) -> Result<Option<Workers<Session>>, ModelError> {
         let Some(ranks) = &self.shared.ranks else { return Ok(None) };
         let mut sessions = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::iter;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use fulmen_core::timeline;
 use fulmen_model::ModelError;
@@ -114,6 +114,12 @@ impl Model {
         let ranks = self.shared().ranks.as_ref()?;
         let models = ranks.followers.iter().map(|shared| Model::sharing(Arc::clone(shared))).collect();
         Some((Arc::clone(&ranks.group), models))
+    }
+
+    /// The right to use the devices of all ranks, between steps. A rank that did not return from a step may
+    /// have its device locked for ever: then this is an error.
+    pub(crate) fn between_steps(&self) -> Result<Option<MutexGuard<'_, ()>>, ModelError> {
+        self.shared().ranks.as_ref().map(|ranks| ranks.group.turn()).transpose()
     }
 
     /// An error of rank 0, named as such if there are several ranks.

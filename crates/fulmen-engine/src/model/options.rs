@@ -113,6 +113,7 @@ impl EngineOptions {
         let config = model.config();
         let context = self.resolved_context(config)?;
         at_least("max_sequences", self.max_sequences, 1)?;
+        let _between_steps = model.between_steps()?;
         let ranks = model.followers().map_or_else(Vec::new, |(_, models)| models);
         let ranks: Vec<&Model> = std::iter::once(model).chain(&ranks).collect();
         let devices = 0..model.placement().stages().len();

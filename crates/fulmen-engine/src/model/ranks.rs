@@ -22,6 +22,7 @@ impl ModelDevice {
         config: &SchedulerConfig,
     ) -> Result<Option<Workers<ModelDevice>>, ModelError> {
         let Some((group, models)) = self.model.followers() else { return Ok(None) };
+        let _between_steps = self.model.between_steps()?;
         let mut devices = Vec::new();
         for (rank, model) in (1..).zip(models) {
             let device = ModelDevice::on_rank(&model, options, config);

@@ -164,7 +164,7 @@ impl Group {
     }
 
     /// The right to run a step, when no other is running.
-    pub(super) fn turn(&self) -> Result<MutexGuard<'_, ()>, ModelError> {
+    pub(crate) fn turn(&self) -> Result<MutexGuard<'_, ()>, ModelError> {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_lost() {
             return Err(ModelError::Without { what: "ranks any more: one did not return from a step" });

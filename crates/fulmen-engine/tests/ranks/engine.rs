@@ -1,17 +1,19 @@
 //! An engine on ranks: batches, pages, prefix cache, cancellation, and faults.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fulmen_cpu::CpuDispatcher;
 use fulmen_engine::{
-    Device, EngineOptions, Event, LoadOptions, Model, Request, Sampling, SamplingParams, TensorParallel,
+    Device, EngineOptions, Event, LoadOptions, Model, Request, RequestError, Sampling, SamplingParams,
+    TensorParallel,
 };
 use fulmen_testkit::inject::{Failing, Injector, Site};
 use fulmen_wgpu::WgpuDispatcher;
 
 use super::cpu;
-use super::scenario::{Reference, Storm, answers, driver, prefix_hits_change_nothing, small_file};
+use super::scenario::{Answer, Reference, Storm, answers, driver, prefix_hits_change_nothing, small_file};
 
 fn small(recipe: &str, devices: Vec<Device>) -> Model {
     let file = Arc::new(small_file(recipe));
@@ -131,5 +133,52 @@ fn goes_on_after_faults(model: &Model, injectors: &[Injector], options: &EngineO
             injector.count();
             assert_eq!(tokens(&mut driver), expected, "after fault {at}");
         }
+    }
+}
+
+/// A rank that does not return from a step: the device of the engine is lost, so that its requests end with
+/// an error and a server loads the model again.
+#[test]
+fn an_engine_is_lost_when_a_rank_stalls() {
+    let (timeout, time) = (Duration::from_secs(2), Duration::from_secs(12));
+    let stalls = |at: u64| {
+        let injector = Injector::default();
+        let second = Failing::new(CpuDispatcher::with_threads(1), &injector);
+        let devices = vec![cpu(), Box::new(second.clone()) as Device];
+        let parallel = TensorParallel { timeout, ..TensorParallel::new(devices) };
+        let file = Arc::new(small_file("f32"));
+        let model = Model::from_source_sharded(file, parallel, LoadOptions::default()).unwrap();
+        let mut driver = driver(&model, &EngineOptions { prefix_cache: false, ..few_pages() });
+        answers(&mut driver, requests());
+        injector.count();
+        answers(&mut driver, requests());
+        let site = [Site::Launch, Site::Read, Site::Write][at as usize % 3];
+        injector.stall(site, 1 + injector.calls(site) * at / 7, time);
+        let began = Instant::now();
+        let found = answers(&mut driver, requests());
+        assert!(injector.fired() && driver.device().is_none(), "{site:?} {at}");
+        let reason = |answer: &Answer| match &answer.end {
+            Some(Event::Failed(RequestError::DeviceLost { reason })) => reason.clone(),
+            // It had come to its end.
+            Some(Event::Finished { .. }) => String::new(),
+            other => panic!("{site:?} {at}: {other:?}"),
+        };
+        let reasons: Vec<String> = found.iter().map(reason).filter(|reason| !reason.is_empty()).collect();
+        assert!(
+            !reasons.is_empty() && reasons.iter().all(|reason| reason.contains("rank 1 of 2")),
+            "{reasons:?}"
+        );
+        drop((driver, model));
+        assert!(began.elapsed() < time / 2, "nothing waits for the rank: {:?}", began.elapsed());
+        second
+    };
+    let devices: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..7).map(|at| scope.spawn(move || stalls(at))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let began = Instant::now();
+    while devices.iter().any(|device| device.live() > 0) {
+        assert!(began.elapsed() < 3 * time);
+        thread::sleep(Duration::from_millis(50));
     }
 }

@@ -1,12 +1,15 @@
 //! A rank that fails, at any call of any kind: all ranks end with one typed error, soon, and nothing is left
 //! on their devices.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fulmen_core::ExecError;
 use fulmen_cpu::CpuDispatcher;
-use fulmen_engine::{Device, Model, TensorParallel, limit_memory};
+use fulmen_engine::model::ModelDevice;
+use fulmen_engine::{Device, EngineOptions, Model, Session, TensorParallel, limit_memory};
 use fulmen_model::ModelError;
 use fulmen_testkit::inject::{Failing, Injector, Site};
 
@@ -31,21 +34,40 @@ impl Rig {
     }
 
     /// Loads the model, feeds a prompt and decodes.
-    fn run(&self) -> Result<Vec<Vec<u32>>, ModelError> {
+    fn run(&self) -> Result<Vec<Vec<u32>>, (Moment, ModelError)> {
+        let at = |moment| move |error| (moment, error);
+        let model = self.load(TIMEOUT).map_err(at(Moment::Load))?;
+        steps(&mut model.session().map_err(at(Moment::Load))?)
+    }
+
+    fn load(&self, timeout: Duration) -> Result<Model, ModelError> {
         let devices = self.devices.iter().map(|device| Box::new(device.clone()) as Device).collect();
-        let parallel = TensorParallel { timeout: TIMEOUT, ..TensorParallel::new(devices) };
-        let model = Model::from_source_sharded(self.tiny.clone(), parallel, options())?;
-        let mut session = model.session()?;
-        session.feed(0, &[1, 2, 3, 4, 5, 6, 7, 8, 9])?;
-        session.feed(1, &[10])?;
-        let mut drawn = session.decode(&[0, 1], 3)?;
-        drawn.push(vec![session.draw(1, &[11, 12])?]);
-        Ok(drawn)
+        let parallel = TensorParallel { timeout, ..TensorParallel::new(devices) };
+        Model::from_source_sharded(self.tiny.clone(), parallel, options())
     }
 
     fn live(&self) -> usize {
         self.devices.iter().map(Failing::live).sum()
     }
+}
+
+/// When a rank failed: while the model or its session was made, in a prefill, in a decode step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Moment {
+    Load,
+    Prefill,
+    Decode,
+}
+
+/// Feeds prompts and decodes.
+fn steps(session: &mut Session) -> Result<Vec<Vec<u32>>, (Moment, ModelError)> {
+    let at = |moment| move |error| (moment, error);
+    session.truncate(0, 0).and_then(|()| session.truncate(1, 0)).map_err(at(Moment::Prefill))?;
+    session.feed(0, &[1, 2, 3, 4, 5, 6, 7, 8, 9]).map_err(at(Moment::Prefill))?;
+    session.feed(1, &[10]).map_err(at(Moment::Prefill))?;
+    let mut drawn = session.decode(&[0, 1], 3).map_err(at(Moment::Decode))?;
+    drawn.push(vec![session.draw(1, &[11, 12]).map_err(at(Moment::Decode))?]);
+    Ok(drawn)
 }
 
 /// The rank that an error of a device names.
@@ -67,11 +89,11 @@ fn rank_of(error: &ModelError) -> Option<u32> {
 
 #[test]
 fn a_fault_at_any_call_of_a_rank_ends_all_of_them() {
+    let mut faults: HashMap<Moment, u32> = HashMap::new();
     for (shape, ranks) in [(DIVISIBLE[0], 2), (DIVISIBLE[5], 3)] {
         let rig = Rig::new(TinyShape { layers: 1, ..shape }, ranks);
         let expected = rig.run().unwrap();
         assert_eq!(rig.live(), 0);
-        let mut faults = 0;
         for (rank, injector) in (0u32..).zip(&rig.injectors) {
             for site in Site::ALL {
                 rig.injectors.iter().for_each(Injector::count);
@@ -88,18 +110,77 @@ fn a_fault_at_any_call_of_a_rank_ends_all_of_them() {
                     let result = rig.run();
                     assert!(began.elapsed() < TIMEOUT / 2, "{site:?} {number} of rank {rank}");
                     assert_eq!(rig.live(), 0, "{site:?} {number} of rank {rank}: {result:?}");
-                    faults += 1;
                     match result {
                         // A session gives up other steps if memory is short, and tries again.
                         Ok(drawn) => assert!(site == Site::Alloc && drawn == expected, "{site:?} {number}"),
-                        Err(error) => assert_eq!(rank_of(&error), Some(rank), "{site:?} {number}: {error}"),
+                        Err((moment, error)) => {
+                            assert_eq!(rank_of(&error), Some(rank), "{site:?} {number}: {error}");
+                            *faults.entry(moment).or_default() += 1;
+                        }
                     }
                 }
             }
         }
-        assert!(faults > 100, "{faults}");
         rig.injectors.iter().for_each(Injector::count);
         assert_eq!(rig.run().unwrap(), expected, "after all faults");
+    }
+    let of = |moment| faults.get(&moment).copied().unwrap_or(0);
+    assert!(
+        [Moment::Load, Moment::Prefill, Moment::Decode].map(of).iter().all(|&count| count >= 70),
+        "{faults:?}"
+    );
+    println!("ranks: {} faults injected: {faults:?}", faults.values().sum::<u32>());
+}
+
+/// Loads a model, lets a call of a rank take much longer than the time-out, at random, and goes on to use the
+/// model while the rank is there.
+fn stall(seed: u64, timeout: Duration, time: Duration) -> (Rig, Moment) {
+    let rig = Rig::new(TinyShape { layers: 1, ..DIVISIBLE[0] }, 3);
+    let model = rig.load(timeout).unwrap();
+    let mut session = model.session().unwrap();
+    let (rank, site) = (1 + seed as usize % 2, [Site::Launch, Site::Read, Site::Write][seed as usize % 3]);
+    let injector = &rig.injectors[rank];
+    steps(&mut session).unwrap();
+    injector.count();
+    let expected = steps(&mut session).unwrap();
+    // A multiplicative hash.
+    let at = 1 + (seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) % injector.calls(site);
+    injector.stall(site, at, time);
+    let began = Instant::now();
+    let (moment, error) = steps(&mut session).unwrap_err();
+    let (took, what) = (began.elapsed(), format!("{site:?} {at} of rank {rank}, {moment:?}: {error}"));
+    assert!(injector.fired() && took < time / 2, "{took:?}: {what}");
+    assert!(matches!(error, ModelError::Rank { rank: named, .. } if named as usize == rank), "{what}");
+    let (_, again) = steps(&mut session).unwrap_err();
+    let new = model.session().unwrap_err();
+    let options = EngineOptions { context: 128, ..EngineOptions::default() };
+    let engine = ModelDevice::open(&model, &options).unwrap_err();
+    for error in [again, new, engine] {
+        assert!(matches!(error, ModelError::Without { .. }), "{error}");
+    }
+    drop((session, model));
+    assert!(began.elapsed() < time * 3 / 4, "nothing waits for the rank: {what}");
+    let again = Rig::new(TinyShape { layers: 1, ..DIVISIBLE[0] }, 3);
+    assert_eq!(again.run().unwrap().len(), expected.len(), "a model that is loaded again");
+    (rig, moment)
+}
+
+#[test]
+fn a_rank_that_stalls_in_a_step_is_named_within_the_timeout() {
+    let (timeout, time) = (Duration::from_secs(2), Duration::from_secs(12));
+    let stalled: Vec<(Rig, Moment)> = thread::scope(|scope| {
+        let stalls = |at: u64| scope.spawn(move || [0, 8, 16].map(|more| stall(at + more, timeout, time)));
+        let stalls: Vec<_> = (0..8).map(stalls).collect();
+        stalls.into_iter().flat_map(|stalls| stalls.join().unwrap()).collect()
+    });
+    for moment in [Moment::Prefill, Moment::Decode] {
+        assert!(stalled.iter().any(|(_, found)| *found == moment), "{moment:?}");
+    }
+    // When the device returns, the rank gives back what it has.
+    let began = Instant::now();
+    while stalled.iter().any(|(rig, _)| rig.live() > 0) {
+        assert!(began.elapsed() < 3 * time);
+        thread::sleep(Duration::from_millis(50));
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! A process is this test's own executable, which the environment tells what to do.
 
+mod killed;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};

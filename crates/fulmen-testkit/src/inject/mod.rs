@@ -1,6 +1,6 @@
-//! Faults on purpose: the n-th allocation, read, write or launch of a run fails, once.
+//! Faults on purpose: the n-th allocation, read, write or launch of a run fails or stalls, once.
 //!
-//! - [`Injector`]: counts the calls of each kind and says which one fails.
+//! - [`Injector`]: counts the calls of each kind and says which one fails or stalls.
 //! - [`Failing`]: a backend that asks it before each call; everything else is done by the backend it wraps.
 //! - [`FailingIo`]: a reader or writer that asks it before each call.
 //! - [`FailingAllocator`]: a global allocator whose n-th large allocation on this thread fails.
@@ -19,6 +19,7 @@ pub use io::FailingIo;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// A kind of call that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ struct Plan {
     /// Calls of each kind since the plan was made.
     calls: [u64; Site::ALL.len()],
     fails: Option<Injected>,
+    /// A call that takes so much longer.
+    stalls: Option<(Injected, Duration)>,
     fired: bool,
 }
 
@@ -81,12 +84,17 @@ impl Injector {
         *self.plan() = Plan { fails: Some(Injected { site, number }), ..Plan::default() };
     }
 
+    /// Counts from 0 and lets call `number` of this kind wait that long before it is done, from 1.
+    pub fn stall(&self, site: Site, number: u64, time: Duration) {
+        *self.plan() = Plan { stalls: Some((Injected { site, number }, time)), ..Plan::default() };
+    }
+
     /// How many calls of this kind there were.
     pub fn calls(&self, site: Site) -> u64 {
         self.plan().calls[site as usize]
     }
 
-    /// Whether the call that was to fail has failed.
+    /// Whether the call that was to fail or to stall was made.
     pub fn fired(&self) -> bool {
         self.plan().fired
     }
@@ -97,6 +105,12 @@ impl Injector {
         let calls = &mut plan.calls[site as usize];
         *calls += 1;
         let this = Injected { site, number: *calls };
+        if let Some((_, time)) = plan.stalls.filter(|(stalls, _)| *stalls == this) {
+            plan.fired = true;
+            drop(plan);
+            std::thread::sleep(time);
+            return Ok(());
+        }
         if plan.fails != Some(this) {
             return Ok(());
         }
