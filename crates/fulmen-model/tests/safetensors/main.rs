@@ -1,5 +1,7 @@
 //! Hugging Face folders: the same model as the GGUF file, and malformed files are rejected.
 
+mod gemma4;
+mod hybrid;
 mod refused;
 
 use std::{collections::BTreeMap, fs, ops::ControlFlow, path::Path, sync::Arc};
