@@ -158,6 +158,7 @@ impl Config {
             "smollm3" => Ok("smollm3"),
             // OLMo 3 is OLMo 2 with sliding windows.
             "olmo2" | "olmo3" => Ok("olmo2"),
+            "olmoe" => Ok("olmoe"),
             "gpt_oss" => Ok("gpt-oss"),
             "glm4_moe" => Ok("glm4moe"),
             "qwen3_next" => Ok("qwen3next"),
@@ -168,9 +169,9 @@ impl Config {
                 key: "model_type",
                 found: format!("{other:?}"),
                 expected: "llama, mistral, qwen2, qwen3, qwen3_moe, gemma3_text, ministral3, phi3, granite, \
-                           smollm3, olmo2, olmo3, gpt_oss, glm4_moe, qwen3_next, qwen3_5_text, \
-                           qwen3_5_moe_text, gemma4_text, and the text of gemma3, gemma4, mistral3, qwen3_5 \
-                           and qwen3_5_moe",
+                           smollm3, olmo2, olmo3, olmoe, gpt_oss, glm4_moe, qwen3_next, \
+                           qwen3_5_text, qwen3_5_moe_text, gemma4_text, and the text of gemma3, gemma4, \
+                           mistral3, qwen3_5 and qwen3_5_moe",
             }),
         }
     }
@@ -196,7 +197,7 @@ impl Config {
     /// Whether layers have a mixture of experts.
     fn has_experts(&self) -> Result<bool, SafetensorsProblem> {
         Ok(match self.architecture()? {
-            "qwen3moe" | "qwen3next" | "qwen35moe" | "glm4moe" | "gpt-oss" => true,
+            "qwen3moe" | "qwen3next" | "qwen35moe" | "glm4moe" | "gpt-oss" | "olmoe" => true,
             "gemma4" => self.family.gemma4.enable_moe_block == Some(true),
             _ => false,
         })
@@ -222,7 +223,7 @@ impl Config {
             return Ok(());
         }
         let (inner, used) = match arch {
-            "gpt-oss" => (("intermediate_size", self.intermediate_size), None),
+            "gpt-oss" | "olmoe" => (("intermediate_size", self.intermediate_size), None),
             "gemma4" => {
                 let used = self.family.gemma4.top_k_experts;
                 (("moe_intermediate_size", self.moe_intermediate_size), Some(("top_k_experts", used)))
@@ -235,8 +236,8 @@ impl Config {
             metadata.set(format!("{arch}.{key}"), number.ok_or_else(|| missing_number(name))?);
         }
         // Of the others all models do the same.
-        if matches!(arch, "qwen3moe" | "qwen3next" | "glm4moe") {
-            let normalizes = self.norm_topk_prob.unwrap_or(arch != "qwen3moe");
+        if matches!(arch, "qwen3moe" | "qwen3next" | "glm4moe" | "olmoe") {
+            let normalizes = self.norm_topk_prob.unwrap_or(!matches!(arch, "qwen3moe" | "olmoe"));
             metadata.set(format!("{arch}.expert_weights_norm"), normalizes);
         }
         // Layers without experts.

@@ -27,6 +27,8 @@ pub(super) struct Family {
     logits_scaling: Option<f32>,
     /// SmolLM3: 1 for each layer with RoPE.
     no_rope_layers: Option<Vec<u32>>,
+    /// OLMoE.
+    clip_qkv: Option<f32>,
     /// gpt-oss.
     swiglu_limit: Option<f32>,
     /// GLM-4.5.
@@ -148,6 +150,11 @@ impl Config {
                 metadata.set("glm4moe.leading_dense_block_count", dense);
             }
             "olmo2" => self.check_layer_types(4)?,
+            "olmoe" => {
+                if let Some(limit) = family.clip_qkv {
+                    return Err(unsupported("clip_qkv", limit, "null"));
+                }
+            }
             "gpt-oss" => {
                 self.check_layer_types(2)?;
                 if let Some(limit) = family.swiglu_limit.filter(|limit| *limit != 7.0) {
