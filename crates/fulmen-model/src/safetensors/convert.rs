@@ -163,9 +163,9 @@ impl Values {
 
 /// The dimensions of a tensor in a GGUF file, which leaves out some of a single element.
 pub(super) fn dims_of(name: &str, dims: &[usize]) -> Vec<usize> {
-    match dims {
-        &[taps, 1, channels] if name.ends_with(".ssm_conv1d.weight") => vec![taps, channels],
-        &[width, 1] if name.ends_with(".ffn_gate_inp_shexp.weight") => vec![width],
+    match *dims {
+        [taps, 1, channels] if name.ends_with(".ssm_conv1d.weight") => vec![taps, channels],
+        [width, 1] if name.ends_with(".ffn_gate_inp_shexp.weight") => vec![width],
         _ => dims.to_vec(),
     }
 }

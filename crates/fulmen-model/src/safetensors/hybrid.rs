@@ -17,6 +17,7 @@ pub(super) struct Hybrid {
     linear_num_value_heads: Option<u32>,
     full_attention_interval: Option<u32>,
     shared_expert_intermediate_size: Option<u32>,
+    attn_output_gate: Option<bool>,
 }
 
 /// The gated delta net of a configuration.
@@ -75,6 +76,9 @@ impl Config {
     pub(super) fn describe_hybrid(&self, metadata: &mut Metadata) -> Result<(), SafetensorsProblem> {
         let (arch, interval) = (self.architecture()?, self.attention_interval()?);
         let DeltaNet { heads: [keys, values, head], taps } = self.delta_net()?;
+        if self.family.hybrid.attn_output_gate == Some(false) {
+            return Err(unsupported("attn_output_gate", false, "true"));
+        }
         let mut set = |key: &str, value: u32| metadata.set(format!("{arch}.{key}"), value);
         set("full_attention_interval", interval);
         set("ssm.conv_kernel", taps);

@@ -99,7 +99,8 @@ fn minus_one(data: &[u8]) -> Vec<u8> {
 
 fn hybrid_config(shape: &ModelShape, kind: &str) -> Value {
     let mut config = config(shape);
-    let kinds = |layer: usize| if (layer + 1) % 4 == 0 { "full_attention" } else { "linear_attention" };
+    let kinds =
+        |layer: usize| if (layer + 1).is_multiple_of(4) { "full_attention" } else { "linear_attention" };
     let more = json!({
         "model_type": kind,
         "linear_conv_kernel_dim": 4,
@@ -222,6 +223,7 @@ fn hybrid_configurations_that_are_not_supported_are_refused_by_name() {
         ("linear_conv_kernel_dim", json!(null), "is missing"),
         ("shared_expert_intermediate_size", json!(null), "is missing"),
         ("full_attention_interval", json!(0), "is 0"),
+        ("attn_output_gate", json!(false), "is false, which is not supported (supported: true)"),
         ("layer_types", json!(["full_attention", "linear_attention"]), "is \"linear_attention\" in layer 1"),
         ("num_experts", json!(null), "is missing"),
     ] {
