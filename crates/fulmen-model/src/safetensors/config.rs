@@ -64,7 +64,7 @@ pub(super) struct Rope {
     beta_slow: Option<f32>,
     mscale: Option<f32>,
     mscale_all_dim: Option<f32>,
-    attention_factor: Option<f32>,
+    pub(super) attention_factor: Option<f32>,
     truncate: Option<bool>,
     /// The attention temperature of Ministral 3.
     pub(super) llama_4_scaling_beta: Option<f32>,
@@ -99,7 +99,9 @@ struct YarnScaling {
     original: u32,
     beta_fast: f32,
     beta_slow: f32,
-    /// How much of YaRN's own temperature is taken out again.
+    /// A factor of the magnitude of sine and cosine, beside YaRN's own.
+    magnitude: f32,
+    /// How much of YaRN's own is taken out again.
     log_multiplier: f32,
     /// Whether the bounds of the blended frequencies are whole numbers.
     truncate: bool,
@@ -314,19 +316,23 @@ impl Config {
             }
             Some("yarn") => {
                 let original = rope.original_max_position_embeddings;
-                let (mscale, all) = (rope.mscale.unwrap_or(1.0), rope.mscale_all_dim.unwrap_or(0.0));
-                if mscale != 1.0 || rope.attention_factor.is_some_and(|factor| factor != 1.0) {
-                    let found = format!("with mscale {mscale} or an attention factor");
-                    let expected = "YaRN with an mscale of 1";
-                    return Err(SafetensorsProblem::Unsupported { key: "rope_scaling", found, expected });
-                }
+                let factor = rope.factor.ok_or_else(|| missing("factor"))?;
+                // The magnitude of sine and cosine is YaRN's own unless the file says otherwise.
+                let growth = |multiplier: f32| 1.0 + 0.1 * multiplier * factor.max(1.0).ln();
+                let both = rope.mscale.zip(rope.mscale_all_dim).filter(|both| both.0 != 0.0 && both.1 != 0.0);
+                let (magnitude, log_multiplier) = match (rope.attention_factor, both) {
+                    (Some(magnitude), _) => (magnitude / growth(1.0), 0.0),
+                    (None, Some((mscale, all))) => (growth(mscale) / growth(1.0), all),
+                    (None, None) => (1.0, 0.0),
+                };
                 Ok(Scaling::Yarn(YarnScaling {
-                    factor: rope.factor.ok_or_else(|| missing("factor"))?,
+                    factor,
+                    magnitude,
+                    log_multiplier,
                     original: original.ok_or_else(|| missing("original_max_position_embeddings"))?,
                     beta_fast: rope.beta_fast.unwrap_or(32.0),
                     beta_slow: rope.beta_slow.unwrap_or(1.0),
                     truncate: rope.truncate.unwrap_or(true),
-                    log_multiplier: if rope.attention_factor.is_some() { 1.0 } else { all },
                 }))
             }
             Some("longrope" | "su") => Ok(Scaling::LongRope),
@@ -406,6 +412,9 @@ impl Config {
                 ("yarn_log_multiplier", yarn.log_multiplier),
             ] {
                 metadata.set(format!("{arch}.rope.scaling.{key}"), value);
+            }
+            if yarn.magnitude != 1.0 {
+                metadata.set(format!("{arch}.rope.scaling.attn_factor"), yarn.magnitude);
             }
             if !yarn.truncate {
                 metadata.set(format!("{arch}.rope.scaling.yarn_truncate"), false);

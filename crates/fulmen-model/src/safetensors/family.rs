@@ -27,10 +27,12 @@ pub(super) struct Family {
     logits_scaling: Option<f32>,
     /// SmolLM3: 1 for each layer with RoPE.
     no_rope_layers: Option<Vec<u32>>,
+    no_rope_layer_interval: Option<u32>,
     /// OLMoE.
     clip_qkv: Option<f32>,
     /// gpt-oss.
     swiglu_limit: Option<f32>,
+    swiglu_alpha: Option<f32>,
     /// GLM-4.5.
     pub(super) n_routed_experts: Option<u32>,
     n_shared_experts: Option<u32>,
@@ -160,8 +162,15 @@ impl Config {
                 if let Some(limit) = family.swiglu_limit.filter(|limit| *limit != 7.0) {
                     return Err(unsupported("swiglu_limit", limit, "7"));
                 }
+                if let Some(alpha) = family.swiglu_alpha.filter(|alpha| *alpha != 1.702) {
+                    return Err(unsupported("swiglu_alpha", alpha, "1.702"));
+                }
             }
             "smollm3" => {
+                let interval = family.no_rope_layer_interval.filter(|_| family.no_rope_layers.is_none());
+                if let Some(interval) = interval.filter(|interval| *interval != 4) {
+                    return Err(unsupported("no_rope_layer_interval", interval, "4"));
+                }
                 for (layer, &found) in (0u32..).zip(family.no_rope_layers.iter().flatten()) {
                     if found != u32::from(layer % 4 != 3) {
                         let found = format!("{found} for layer {layer}");
@@ -200,9 +209,11 @@ impl Config {
         let original = rope.original_max_position_embeddings.or(self.family.original_max_position_embeddings);
         let original = original.ok_or_else(|| missing("original_max_position_embeddings"))?;
         let growth = f64::from(self.max_position_embeddings) / f64::from(original.max(1));
-        let magnitude = match growth > 1.0 {
-            true => (1.0 + growth.ln() / f64::from(original).ln()).sqrt() as f32,
-            false => 1.0,
+        let growth = rope.factor.map_or(growth, f64::from);
+        let magnitude = match (rope.attention_factor, growth > 1.0) {
+            (Some(magnitude), _) => magnitude,
+            (None, true) => (1.0 + growth.ln() / f64::from(original).ln()).sqrt() as f32,
+            (None, false) => 1.0,
         };
         Ok(Some(LongRope {
             short: factors(&rope.short_factor, "short_factor")?,

@@ -132,6 +132,16 @@ fn configurations_that_are_not_supported_are_refused_by_name() {
                 &bytes,
             ),
         ),
+        (
+            "no_rope_layer_interval is 3, which is not supported (supported: 4)",
+            refused(
+                &with(
+                    &config(&shape),
+                    &[("model_type", json!("smollm3")), ("no_rope_layer_interval", json!(3))],
+                ),
+                &bytes,
+            ),
+        ),
         ("use_bidirectional_attention is true", said("use_bidirectional_attention", json!(true))),
         ("config.json: cannot be parsed: invalid type: string \"x\"", said("hidden_size", json!("x"))),
         ("cannot be parsed: invalid value: integer `-1`", said("num_hidden_layers", json!(-1))),
