@@ -492,7 +492,15 @@ mod tests {
 
     #[test]
     fn the_estimate_is_near_what_the_engine_plans() {
-        let presets = ["tiny-llama", "tiny-qwen2", "qwen3-0.6b", "qwen3-8b", "llama3.2-1b", "qwen3-30b-a3b"];
+        let presets = [
+            "tiny-llama",
+            "tiny-qwen2",
+            "qwen3-0.6b",
+            "qwen3-8b",
+            "llama3.2-1b",
+            "qwen3-30b-a3b",
+            "olmoe-1b-7b",
+        ];
         for preset in presets {
             // Activations do not depend on the number of layers.
             let shape = ModelShape { layers: 4, ..ModelShape::preset(preset).unwrap() };

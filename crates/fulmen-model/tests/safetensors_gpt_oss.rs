@@ -178,6 +178,7 @@ fn what_is_missing_or_different_is_refused_by_name() {
     let good = config(&shape);
     for (key, value) in [
         ("swiglu_limit", json!(6.0)),
+        ("swiglu_alpha", json!(1.0)),
         ("layer_types", json!(["full_attention"])),
         ("num_local_experts", json!(null)),
     ] {

@@ -72,6 +72,7 @@ fn full_shapes_have_the_sizes_of_the_real_models() {
         ("qwen3-8b", "q4_k_m", 8_190_735_360, 5_021_827_072),
         ("llama3.2-1b", "q4_k_m", 1_235_814_432, 799_862_912),
         ("qwen3-30b-a3b", "q4_k_m", 30_532_122_624, 18_550_716_416),
+        ("olmoe-1b-7b", "f16", 6_919_161_856, 13_842_784_256),
         ("gpt-oss-20b", "mxfp4_moe", 20_914_757_184, 12_096_558_336),
     ] {
         let tensors = synth(preset, recipe, 1).tensors().unwrap();

@@ -107,7 +107,7 @@ pub(crate) fn is_builtin(word: &Path) -> bool {
 }
 
 /// Families of models, as people call them.
-const FAMILIES: [&str; 20] = [
+const FAMILIES: [&str; 21] = [
     "codellama",
     "codestral",
     "deepseek",
@@ -122,6 +122,7 @@ const FAMILIES: [&str; 20] = [
     "mistral",
     "mixtral",
     "olmo",
+    "olmoe",
     "phi",
     "qwen",
     "qwq",

@@ -1,4 +1,4 @@
-//! Small random models of every architecture give llama.cpp's logits.
+//! Small random models of every architecture give llama.cpp's logits, and small folders PyTorch's.
 
 use std::sync::Arc;
 
@@ -8,13 +8,25 @@ use fulmen_model::synth::{ModelShape, Synth};
 
 use crate::gpu;
 use crate::greedy::{compare, nmse};
-use crate::llama_cpp::{compare_chunks, goldens};
+use crate::{llama_cpp, pytorch};
 
 #[test]
 fn logits_are_those_of_llama_cpp() {
     let Some(gpu) = gpu() else { return };
-    for golden in goldens() {
-        compare_chunks(&golden, || Box::new(gpu.dispatcher()));
+    for golden in llama_cpp::goldens() {
+        golden.compare_chunks(|chunk| llama_cpp::load(&golden, Box::new(gpu.dispatcher()), chunk));
+    }
+}
+
+#[test]
+fn logits_are_those_of_pytorch() {
+    let Some(gpu) = gpu() else { return };
+    for golden in pytorch::goldens() {
+        let folder = golden.folder();
+        for case in &golden.cases {
+            let device = || Box::new(gpu.dispatcher());
+            case.compare_chunks(|chunk| pytorch::load(folder.path(), case, device(), chunk));
+        }
     }
 }
 

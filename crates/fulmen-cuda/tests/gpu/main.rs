@@ -4,6 +4,8 @@
 mod architectures;
 mod bulk_import;
 mod capture;
+#[path = "../../../fulmen-engine/tests/golden/compare.rs"]
+mod compare;
 mod drops;
 mod engine;
 #[path = "../../../fulmen-engine/tests/model/scenario.rs"]
@@ -19,6 +21,8 @@ mod lost;
 mod memory;
 mod model;
 mod nccl;
+#[path = "../../../fulmen-engine/tests/golden/transformers.rs"]
+mod pytorch;
 mod replay;
 mod runs;
 mod several_devices;

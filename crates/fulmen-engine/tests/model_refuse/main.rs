@@ -55,7 +55,7 @@ fn other_architectures_are_refused_by_name() {
     assert_eq!(
         with("general.architecture", "mamba"),
         "architecture \"mamba\" is not supported (supported: llama, qwen2, qwen3, qwen3moe, gemma3, gemma4, \
-         mistral3, phi3, granite, smollm3, olmo2, gpt-oss, glm4moe, qwen3next, qwen35, qwen35moe)"
+         mistral3, phi3, granite, smollm3, olmo2, olmoe, gpt-oss, glm4moe, qwen3next, qwen35, qwen35moe)"
     );
     let message = with("llama.expert_count", 8u32);
     assert!(message.contains("llama.expert_count") && message.contains("experts"), "{message}");
@@ -103,6 +103,23 @@ fn keys_and_tensors_of_single_architectures() {
         let message = of(arch).refusal();
         assert!(message.contains(tensor), "{arch}: {message}");
     }
+    let olmoe = TinyShape { arch: "olmoe", experts: Some((7, 3)), factors: false, ..LLAMA };
+    let mut tiny = Tiny::new(olmoe, 1);
+    let message = tiny.refusal();
+    assert!(message.starts_with("tensor \"blk.0.attn_q_norm.weight\" is missing ("), "{message}");
+    // Files may say the width of an expert as that of the feed-forward layer.
+    tiny.metadata.remove("olmoe.expert_feed_forward_length");
+    assert_eq!(tiny.refusal(), message);
+    tiny.metadata.set("olmoe.feed_forward_length", 48u32);
+    let expected = "tensor \"blk.0.ffn_gate_exps.weight\" must have the shape [64, 48, 7], has [64, 96, 7]";
+    for layer in 0..2 {
+        for norm in ["attn_q_norm", "attn_k_norm"] {
+            let width = if norm == "attn_q_norm" { 64 } else { 32 };
+            let name = format!("blk.{layer}.{norm}.weight");
+            tiny.put(&name, &[width], DType::F32, &vec![1.0; width]);
+        }
+    }
+    assert_eq!(tiny.refusal(), expected);
     let mut tiny = of("smollm3");
     tiny.put("blk.1.attn_q_norm.weight", &[16], DType::F32, &[1.0; 16]);
     assert!(tiny.refusal().contains("blk.1.attn_q_norm.weight"));

@@ -182,7 +182,7 @@ impl Config {
         // Of some architectures there are models with experts and models without.
         let is_dense = description.differs_by_layer && keys.opt_u32("expert_count")?.unwrap_or(0) == 0;
         let experts = match description.route.filter(|_| !is_dense) {
-            Some(route) => Some(Experts::read(&keys, route, layers)?),
+            Some(route) => Some(Experts::read(&keys, route, description.inner_of_expert, layers)?),
             None => None,
         };
         if let (None, Some(count @ 1..)) = (experts, keys.opt_u32("expert_count")?) {

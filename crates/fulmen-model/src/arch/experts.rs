@@ -42,8 +42,13 @@ impl ExpertLayer {
 
 impl Experts {
     /// Reads and checks the keys of a mixture of experts. `route` is what the architecture does unless the
-    /// file says otherwise.
-    pub(super) fn read(keys: &Keys<'_>, route: RouteSpec, layers: u32) -> Result<Experts, ModelError> {
+    /// file says otherwise, and `inner_of_expert` whether the feed-forward length is that of an expert then.
+    pub(super) fn read(
+        keys: &Keys<'_>,
+        route: RouteSpec,
+        inner_of_expert: bool,
+        layers: u32,
+    ) -> Result<Experts, ModelError> {
         let count = keys.within("expert_count", MAX_EXPERTS)?;
         let top = keys.within("expert_used_count", count.min(MAX_EXPERTS_PER_ROW))?;
         if let Some(groups @ 2..) = keys.opt_u32("expert_group_count")? {
@@ -52,6 +57,7 @@ impl Experts {
         }
         let inner = match keys.opt_u32("expert_feed_forward_length")? {
             Some(_) => keys.within("expert_feed_forward_length", MAX_WIDTH)?,
+            None if inner_of_expert => keys.within("feed_forward_length", MAX_WIDTH)?,
             // As old files mean it: the active experts together have the width of the feed-forward layer.
             None => keys.within("feed_forward_length", MAX_WIDTH)? / top,
         };

@@ -29,6 +29,7 @@ mod graph;
 mod llama;
 mod mistral3;
 mod olmo2;
+mod olmoe;
 mod phi3;
 mod placement;
 mod qwen2;
@@ -90,6 +91,8 @@ pub enum Architecture {
     Smollm3,
     /// OLMo 2 and 3.
     Olmo2,
+    /// OLMoE.
+    Olmoe,
     /// gpt-oss.
     GptOss,
     /// GLM-4.5 and 4.6.
@@ -108,6 +111,8 @@ struct Description {
     pairing: RopePairing,
     /// How experts are chosen unless the file says otherwise; `None` without a mixture of experts.
     route: Option<RouteSpec>,
+    /// Whether the feed-forward length is that of an expert, in files that do not say the latter.
+    inner_of_expert: bool,
     /// The value heads of its delta net; `None` if all layers have attention.
     key_heads: Option<KeyHeadOrder>,
     /// Whether layers may differ in KV heads, in the width of the feed-forward layer and in the scale of
@@ -124,7 +129,7 @@ fn plain(_: &Keys<'_>, _: &Dimensions) -> Result<Variant, ModelError> {
 
 impl Architecture {
     /// Every architecture.
-    pub const ALL: [Architecture; 16] = [
+    pub const ALL: [Architecture; 17] = [
         Architecture::Llama,
         Architecture::Qwen2,
         Architecture::Qwen3,
@@ -136,6 +141,7 @@ impl Architecture {
         Architecture::Granite,
         Architecture::Smollm3,
         Architecture::Olmo2,
+        Architecture::Olmoe,
         Architecture::GptOss,
         Architecture::Glm4Moe,
         Architecture::Qwen3Next,
@@ -145,9 +151,15 @@ impl Architecture {
 
     fn description(self) -> Description {
         // A row: name, pairing of RoPE, layer, what deviates from the plain transformer.
-        let describe = |name, pairing, layer, variant| {
-            let (route, key_heads, differs_by_layer) = (None, None, false);
-            Description { name, pairing, route, key_heads, differs_by_layer, layer, variant }
+        let describe = |name, pairing, layer, variant| Description {
+            name,
+            pairing,
+            route: None,
+            inner_of_expert: false,
+            key_heads: None,
+            differs_by_layer: false,
+            layer,
+            variant,
         };
         match self {
             Architecture::Llama => describe("llama", llama::PAIRING, llama::layer, plain),
@@ -168,6 +180,11 @@ impl Architecture {
             Architecture::Granite => describe("granite", llama::PAIRING, llama::layer, granite::variant),
             Architecture::Smollm3 => describe("smollm3", llama::PAIRING, llama::layer, smollm3::variant),
             Architecture::Olmo2 => describe("olmo2", olmo2::PAIRING, olmo2::layer, olmo2::variant),
+            Architecture::Olmoe => Description {
+                route: Some(olmoe::ROUTE),
+                inner_of_expert: true,
+                ..describe("olmoe", olmoe::PAIRING, olmoe::layer, plain)
+            },
             Architecture::GptOss => Description {
                 route: Some(gpt_oss::ROUTE),
                 ..describe("gpt-oss", gpt_oss::PAIRING, gpt_oss::layer, gpt_oss::variant)

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::SafetensorsProblem;
-use super::family::Family;
+use super::family::{Family, unsupported};
 use crate::gguf::{Array, Metadata};
 use crate::rope_factors::Llama3Scaling;
 
@@ -13,13 +13,13 @@ use crate::rope_factors::Llama3Scaling;
 pub(super) struct Config {
     model_type: String,
     pub(super) hidden_size: u32,
-    intermediate_size: u32,
+    intermediate_size: Option<u32>,
     pub(super) num_hidden_layers: u32,
     pub(super) num_attention_heads: u32,
     num_key_value_heads: Option<u32>,
     head_dim: Option<u32>,
     rms_norm_eps: f32,
-    vocab_size: u32,
+    pub(super) vocab_size: u32,
     pub(super) max_position_embeddings: u32,
     pub(super) hidden_act: Option<String>,
     #[serde(default)]
@@ -35,8 +35,7 @@ pub(super) struct Config {
     num_local_experts: Option<u32>,
     num_experts_per_tok: Option<u32>,
     moe_intermediate_size: Option<u32>,
-    #[serde(default)]
-    norm_topk_prob: bool,
+    norm_topk_prob: Option<bool>,
     decoder_sparse_step: Option<u32>,
     mlp_only_layers: Option<Vec<u32>>,
     bos_token_id: Option<u32>,
@@ -53,17 +52,19 @@ pub(super) struct Rope {
     pub(super) rope_theta: Option<f32>,
     #[serde(alias = "type")]
     pub(super) rope_type: Option<String>,
-    factor: Option<f32>,
+    pub(super) factor: Option<f32>,
     low_freq_factor: Option<f32>,
     high_freq_factor: Option<f32>,
     pub(super) original_max_position_embeddings: Option<u32>,
-    partial_rotary_factor: Option<f32>,
+    pub(super) partial_rotary_factor: Option<f32>,
+    /// Pairs of each axis of a position in time, height and width.
+    pub(super) mrope_section: Option<Vec<u32>>,
     /// YaRN.
     beta_fast: Option<f32>,
     beta_slow: Option<f32>,
     mscale: Option<f32>,
     mscale_all_dim: Option<f32>,
-    attention_factor: Option<f32>,
+    pub(super) attention_factor: Option<f32>,
     truncate: Option<bool>,
     /// The attention temperature of Ministral 3.
     pub(super) llama_4_scaling_beta: Option<f32>,
@@ -98,7 +99,9 @@ struct YarnScaling {
     original: u32,
     beta_fast: f32,
     beta_slow: f32,
-    /// How much of YaRN's own temperature is taken out again.
+    /// A factor of the magnitude of sine and cosine, beside YaRN's own.
+    magnitude: f32,
+    /// How much of YaRN's own is taken out again.
     log_multiplier: f32,
     /// Whether the bounds of the blended frequencies are whole numbers.
     truncate: bool,
@@ -107,7 +110,10 @@ struct YarnScaling {
 impl Config {
     /// The configuration in a `config.json`; of models that also take images, that of the text part.
     pub(super) fn from_json(mut file: Value) -> Result<Config, serde_json::Error> {
-        let wraps = matches!(file["model_type"].as_str(), Some("gemma3" | "mistral3"));
+        let wraps = matches!(
+            file["model_type"].as_str(),
+            Some("gemma3" | "gemma4" | "mistral3" | "qwen3_5" | "qwen3_5_moe")
+        );
         if !(wraps && file["text_config"].is_object()) {
             return serde_json::from_value(file);
         }
@@ -154,13 +160,20 @@ impl Config {
             "smollm3" => Ok("smollm3"),
             // OLMo 3 is OLMo 2 with sliding windows.
             "olmo2" | "olmo3" => Ok("olmo2"),
+            "olmoe" => Ok("olmoe"),
             "gpt_oss" => Ok("gpt-oss"),
             "glm4_moe" => Ok("glm4moe"),
+            "qwen3_next" => Ok("qwen3next"),
+            "qwen3_5_text" => Ok("qwen35"),
+            "qwen3_5_moe_text" => Ok("qwen35moe"),
+            "gemma4_text" => Ok("gemma4"),
             other => Err(SafetensorsProblem::Unsupported {
                 key: "model_type",
                 found: format!("{other:?}"),
                 expected: "llama, mistral, qwen2, qwen3, qwen3_moe, gemma3_text, ministral3, phi3, granite, \
-                           smollm3, olmo2, olmo3, gpt_oss, glm4_moe, and the text of gemma3 and mistral3",
+                           smollm3, olmo2, olmo3, olmoe, gpt_oss, glm4_moe, qwen3_next, \
+                           qwen3_5_text, qwen3_5_moe_text, gemma4_text, and the text of gemma3, gemma4, \
+                           mistral3, qwen3_5 and qwen3_5_moe",
             }),
         }
     }
@@ -178,45 +191,60 @@ impl Config {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
 
+    /// Width of the feed-forward layer.
+    pub(super) fn inner(&self) -> Result<u32, SafetensorsProblem> {
+        self.intermediate_size.ok_or_else(|| missing_number("intermediate_size"))
+    }
+
+    /// Whether layers have a mixture of experts.
+    fn has_experts(&self) -> Result<bool, SafetensorsProblem> {
+        Ok(match self.architecture()? {
+            "qwen3moe" | "qwen3next" | "qwen35moe" | "glm4moe" | "gpt-oss" | "olmoe" => true,
+            "gemma4" => self.family.gemma4.enable_moe_block == Some(true),
+            _ => false,
+        })
+    }
+
     /// Experts of a layer; 0 if there are none.
-    pub(super) fn experts(&self) -> u32 {
-        let count = self.num_experts.or(self.family.n_routed_experts);
-        count.filter(|_| self.model_type.ends_with("_moe")).unwrap_or(0)
+    pub(super) fn experts(&self) -> Result<u32, SafetensorsProblem> {
+        if !self.has_experts()? {
+            return Ok(0);
+        }
+        let (key, count) = match self.architecture()? {
+            "gpt-oss" => ("num_local_experts", self.num_local_experts),
+            "glm4moe" => ("n_routed_experts", self.family.n_routed_experts),
+            // Newer files have the second name.
+            _ => ("num_experts", self.num_experts.or(self.num_local_experts)),
+        };
+        count.ok_or_else(|| missing_number(key))
     }
 
     /// The keys of a mixture of experts.
     fn describe_experts(&self, arch: &str, metadata: &mut Metadata) -> Result<(), SafetensorsProblem> {
-        if !self.model_type.ends_with("_moe") && arch != "gpt-oss" {
+        if !self.has_experts()? {
             return Ok(());
         }
-        let unsupported =
-            |key, found: String, expected| SafetensorsProblem::Unsupported { key, found, expected };
-        let missing = |key| unsupported(key, "missing".to_owned(), "a number");
-        let [count, inner] = match arch {
-            "gpt-oss" => [
-                ("num_local_experts", self.num_local_experts),
-                ("intermediate_size", Some(self.intermediate_size)),
-            ],
-            "glm4moe" => [
-                ("n_routed_experts", self.family.n_routed_experts),
-                ("moe_intermediate_size", self.moe_intermediate_size),
-            ],
-            _ => [("num_experts", self.num_experts), ("moe_intermediate_size", self.moe_intermediate_size)],
+        let (inner, used) = match arch {
+            "gpt-oss" | "olmoe" => (("intermediate_size", self.intermediate_size), None),
+            "gemma4" => {
+                let used = self.family.gemma4.top_k_experts;
+                (("moe_intermediate_size", self.moe_intermediate_size), Some(("top_k_experts", used)))
+            }
+            _ => (("moe_intermediate_size", self.moe_intermediate_size), None),
         };
-        for (key, (name, number)) in [
-            ("expert_count", count),
-            ("expert_used_count", ("num_experts_per_tok", self.num_experts_per_tok)),
-            ("expert_feed_forward_length", inner),
-        ] {
-            metadata.set(format!("{arch}.{key}"), number.ok_or_else(|| missing(name))?);
+        let used = used.unwrap_or(("num_experts_per_tok", self.num_experts_per_tok));
+        metadata.set(format!("{arch}.expert_count"), self.experts()?);
+        for (key, (name, number)) in [("expert_used_count", used), ("expert_feed_forward_length", inner)] {
+            metadata.set(format!("{arch}.{key}"), number.ok_or_else(|| missing_number(name))?);
         }
-        if arch == "gpt-oss" {
-            return Ok(());
+        // Of the others all models do the same.
+        if matches!(arch, "qwen3moe" | "qwen3next" | "glm4moe" | "olmoe") {
+            let normalizes = self.norm_topk_prob.unwrap_or(!matches!(arch, "qwen3moe" | "olmoe"));
+            metadata.set(format!("{arch}.expert_weights_norm"), normalizes);
         }
-        metadata.set(format!("{arch}.expert_weights_norm"), self.norm_topk_prob);
         // Layers without experts.
         if let Some(step) = self.decoder_sparse_step.filter(|step| *step != 1) {
-            return Err(unsupported("decoder_sparse_step", step.to_string(), "1"));
+            return Err(unsupported("decoder_sparse_step", step, "1"));
         }
         if let Some(layers) = self.mlp_only_layers.as_ref().filter(|layers| !layers.is_empty()) {
             return Err(unsupported("mlp_only_layers", format!("{layers:?}"), "none"));
@@ -231,7 +259,11 @@ impl Config {
     /// Elements of a head that RoPE rotates.
     pub(super) fn rotated(&self) -> u32 {
         let newer = self.rope_parameters.as_ref().and_then(|rope| rope.partial_rotary_factor);
-        let default = if self.model_type == "glm4_moe" { 0.5 } else { 1.0 };
+        let default = match self.model_type.as_str() {
+            "glm4_moe" => 0.5,
+            "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => 0.25,
+            _ => 1.0,
+        };
         let part = self.partial_rotary_factor.or(newer).unwrap_or(default);
         (self.head_size() as f32 * part) as u32
     }
@@ -268,6 +300,8 @@ impl Config {
         let number = |value: Option<f32>, key| value.map(f64::from).ok_or_else(|| missing(key));
         match rope.rope_type.as_deref() {
             None | Some("default") => Ok(Scaling::None),
+            // A divisor for each frequency instead.
+            Some("proportional") if self.architecture()? == "gemma4" => Ok(Scaling::None),
             Some("linear") => Ok(Scaling::Linear { factor: rope.factor.ok_or_else(|| missing("factor"))? }),
             Some("llama3") => {
                 let original = rope.original_max_position_embeddings;
@@ -282,19 +316,23 @@ impl Config {
             }
             Some("yarn") => {
                 let original = rope.original_max_position_embeddings;
-                let (mscale, all) = (rope.mscale.unwrap_or(1.0), rope.mscale_all_dim.unwrap_or(0.0));
-                if mscale != 1.0 || rope.attention_factor.is_some_and(|factor| factor != 1.0) {
-                    let found = format!("with mscale {mscale} or an attention factor");
-                    let expected = "YaRN with an mscale of 1";
-                    return Err(SafetensorsProblem::Unsupported { key: "rope_scaling", found, expected });
-                }
+                let factor = rope.factor.ok_or_else(|| missing("factor"))?;
+                // The magnitude of sine and cosine is YaRN's own unless the file says otherwise.
+                let growth = |multiplier: f32| 1.0 + 0.1 * multiplier * factor.max(1.0).ln();
+                let both = rope.mscale.zip(rope.mscale_all_dim).filter(|both| both.0 != 0.0 && both.1 != 0.0);
+                let (magnitude, log_multiplier) = match (rope.attention_factor, both) {
+                    (Some(magnitude), _) => (magnitude / growth(1.0), 0.0),
+                    (None, Some((mscale, all))) => (growth(mscale) / growth(1.0), all),
+                    (None, None) => (1.0, 0.0),
+                };
                 Ok(Scaling::Yarn(YarnScaling {
-                    factor: rope.factor.ok_or_else(|| missing("factor"))?,
+                    factor,
+                    magnitude,
+                    log_multiplier,
                     original: original.ok_or_else(|| missing("original_max_position_embeddings"))?,
                     beta_fast: rope.beta_fast.unwrap_or(32.0),
                     beta_slow: rope.beta_slow.unwrap_or(1.0),
                     truncate: rope.truncate.unwrap_or(true),
-                    log_multiplier: if rope.attention_factor.is_some() { 1.0 } else { all },
                 }))
             }
             Some("longrope" | "su") => Ok(Scaling::LongRope),
@@ -314,6 +352,9 @@ impl Config {
                 ("rope_factors_short.weight", long.short),
             ]);
         }
+        if let Some(factors) = self.proportional_factors()? {
+            return Ok(vec![("rope_freqs.weight", factors)]);
+        }
         let Scaling::Llama3(scaling) = self.scaling()? else { return Ok(Vec::new()) };
         let head_size = usize::try_from(self.head_size()).unwrap_or(usize::MAX);
         // A head is never wider than a hidden state, so larger values are invalid.
@@ -327,13 +368,12 @@ impl Config {
     /// The metadata of an equivalent GGUF file. Fails if the configuration requires something unsupported.
     pub(super) fn metadata(&self, name: &str) -> Result<Metadata, SafetensorsProblem> {
         let arch = self.architecture()?;
-        let unsupported = |key, found, expected| SafetensorsProblem::Unsupported { key, found, expected };
         self.check_activation()?;
-        let partial = self.partial_rotary_factor.filter(|factor| *factor != 1.0);
-        if let Some(factor) =
-            partial.filter(|factor| !matches!(arch, "phi3" | "glm4moe") || !(0.0..1.0).contains(factor))
-        {
-            return Err(unsupported("partial_rotary_factor", factor.to_string(), "1"));
+        let newer = self.rope_parameters.as_ref().and_then(|rope| rope.partial_rotary_factor);
+        let rotates_part = matches!(arch, "phi3" | "glm4moe") || self.is_hybrid()?;
+        let partial = self.partial_rotary_factor.or(newer).filter(|factor| *factor != 1.0);
+        if let Some(factor) = partial.filter(|factor| !rotates_part || !(0.0..1.0).contains(factor)) {
+            return Err(unsupported("partial_rotary_factor", factor, "1"));
         }
         let mut metadata = Metadata::new();
         metadata.set("general.architecture", arch);
@@ -342,7 +382,6 @@ impl Config {
             ("block_count", self.num_hidden_layers),
             ("context_length", self.context()),
             ("embedding_length", self.hidden_size),
-            ("feed_forward_length", self.intermediate_size),
             ("attention.head_count", self.num_attention_heads),
             ("attention.head_count_kv", self.kv_heads()),
             ("attention.key_length", self.head_size()),
@@ -351,6 +390,10 @@ impl Config {
             ("vocab_size", self.vocab_size),
         ] {
             metadata.set(format!("{arch}.{key}"), number);
+        }
+        // Where all layers have experts, files need not say what they would have otherwise.
+        if arch != "qwen35moe" || self.intermediate_size.is_some() {
+            metadata.set(format!("{arch}.feed_forward_length"), self.inner()?);
         }
         self.describe_experts(arch, &mut metadata)?;
         metadata.set(format!("{arch}.attention.layer_norm_rms_epsilon"), self.rms_norm_eps);
@@ -369,6 +412,9 @@ impl Config {
                 ("yarn_log_multiplier", yarn.log_multiplier),
             ] {
                 metadata.set(format!("{arch}.rope.scaling.{key}"), value);
+            }
+            if yarn.magnitude != 1.0 {
+                metadata.set(format!("{arch}.rope.scaling.attn_factor"), yarn.magnitude);
             }
             if !yarn.truncate {
                 metadata.set(format!("{arch}.rope.scaling.yarn_truncate"), false);
@@ -396,6 +442,10 @@ impl Config {
         }
         Ok(metadata)
     }
+}
+
+fn missing_number(key: &'static str) -> SafetensorsProblem {
+    unsupported(key, "missing", "a number")
 }
 
 /// The relevant fields of `tokenizer_config.json`.

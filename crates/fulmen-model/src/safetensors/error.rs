@@ -136,6 +136,28 @@ pub enum SafetensorsProblem {
         /// The heads.
         heads: usize,
     },
+    /// A tensor with another number of value heads than the configuration says.
+    #[error("tensor {tensor:?} has {found} {what}; the value heads of a delta net need {expected}")]
+    ValueHeads {
+        /// The tensor.
+        tensor: String,
+        /// Rows or columns.
+        what: &'static str,
+        /// As many as it has.
+        found: usize,
+        /// As many as the configuration says.
+        expected: usize,
+    },
+    /// A tensor with gate and up of all experts that cannot be halved.
+    #[error("tensor {tensor:?} has the shape {shape:?}; gate and up of all experts need {expected}")]
+    GateUp {
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// What is expected.
+        expected: &'static str,
+    },
     /// An expert that the configuration does not have.
     #[error("tensor {tensor:?} belongs to an expert that does not exist: num_experts is {experts}")]
     ExtraExpert {

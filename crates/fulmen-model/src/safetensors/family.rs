@@ -1,9 +1,12 @@
 //! The keys of `config.json` that only some architectures have, as GGUF keys.
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::config::{Config, Rope};
 use super::error::SafetensorsProblem;
+use super::gemma4::Gemma4;
+use super::hybrid::Hybrid;
 use crate::gguf::Metadata;
 
 /// The fields of `config.json` that only some architectures have.
@@ -13,10 +16,10 @@ pub(super) struct Family {
     /// Gemma 3.
     rope_local_base_freq: Option<f32>,
     query_pre_attn_scalar: Option<f32>,
-    final_logit_softcapping: Option<f32>,
+    pub(super) final_logit_softcapping: Option<f32>,
     attn_logit_softcapping: Option<f32>,
     sliding_window_pattern: Option<u32>,
-    layer_types: Option<Vec<String>>,
+    pub(super) layer_types: Option<Vec<String>>,
     /// Granite.
     embedding_multiplier: Option<f32>,
     residual_multiplier: Option<f32>,
@@ -24,8 +27,12 @@ pub(super) struct Family {
     logits_scaling: Option<f32>,
     /// SmolLM3: 1 for each layer with RoPE.
     no_rope_layers: Option<Vec<u32>>,
+    no_rope_layer_interval: Option<u32>,
+    /// OLMoE.
+    clip_qkv: Option<f32>,
     /// gpt-oss.
     swiglu_limit: Option<f32>,
+    swiglu_alpha: Option<f32>,
     /// GLM-4.5.
     pub(super) n_routed_experts: Option<u32>,
     n_shared_experts: Option<u32>,
@@ -34,9 +41,20 @@ pub(super) struct Family {
     n_group: Option<u32>,
     /// Phi-3.
     original_max_position_embeddings: Option<u32>,
+    /// Gemma 3 and 4: whether tokens see later ones; `vision` is said of those of images.
+    use_bidirectional_attention: Option<Value>,
+    #[serde(flatten)]
+    pub(super) hybrid: Hybrid,
+    #[serde(flatten)]
+    pub(super) gemma4: Gemma4,
 }
 
-fn unsupported(key: &'static str, found: impl ToString, expected: &'static str) -> SafetensorsProblem {
+/// The error for a value that is not supported.
+pub(super) fn unsupported(
+    key: &'static str,
+    found: impl ToString,
+    expected: &'static str,
+) -> SafetensorsProblem {
     SafetensorsProblem::Unsupported { key, found: found.to_string(), expected }
 }
 
@@ -48,7 +66,7 @@ impl Config {
 
     /// What is added to the weights of norms when they are converted to GGUF.
     pub(super) fn norm_offset(&self) -> Result<f32, SafetensorsProblem> {
-        Ok(if self.architecture()? == "gemma3" { 1.0 } else { 0.0 })
+        Ok(if self.architecture()? == "gemma3" || self.is_hybrid()? { 1.0 } else { 0.0 })
     }
 
     /// Whether sliding windows are used as the architecture's GGUF files have them, every layer but each
@@ -69,7 +87,7 @@ impl Config {
 
     /// Fails if the activation is another than the architecture's.
     pub(super) fn check_activation(&self) -> Result<(), SafetensorsProblem> {
-        let gemma = self.architecture()? == "gemma3";
+        let gemma = matches!(self.architecture()?, "gemma3" | "gemma4");
         let found = self.family.hidden_activation.as_deref().or(self.hidden_act.as_deref());
         match found {
             Some("silu") | None if !gemma => Ok(()),
@@ -84,6 +102,16 @@ impl Config {
     /// Adds the keys that only this architecture has.
     pub(super) fn describe_family(&self, metadata: &mut Metadata) -> Result<(), SafetensorsProblem> {
         let (arch, family) = (self.architecture()?, &self.family);
+        if let Some(found) = &family.use_bidirectional_attention
+            && (*found == true || *found == "all")
+        {
+            return Err(unsupported("use_bidirectional_attention", found, "false"));
+        }
+        match arch {
+            "gemma4" => self.describe_gemma4(metadata)?,
+            _ if self.is_hybrid()? => self.describe_hybrid(metadata)?,
+            _ => {}
+        }
         let mut set = |key: &str, value: Option<f32>| {
             if let Some(value) = value {
                 metadata.set(format!("{arch}.{key}"), value);
@@ -124,13 +152,25 @@ impl Config {
                 metadata.set("glm4moe.leading_dense_block_count", dense);
             }
             "olmo2" => self.check_layer_types(4)?,
+            "olmoe" => {
+                if let Some(limit) = family.clip_qkv {
+                    return Err(unsupported("clip_qkv", limit, "null"));
+                }
+            }
             "gpt-oss" => {
                 self.check_layer_types(2)?;
                 if let Some(limit) = family.swiglu_limit.filter(|limit| *limit != 7.0) {
                     return Err(unsupported("swiglu_limit", limit, "7"));
                 }
+                if let Some(alpha) = family.swiglu_alpha.filter(|alpha| *alpha != 1.702) {
+                    return Err(unsupported("swiglu_alpha", alpha, "1.702"));
+                }
             }
             "smollm3" => {
+                let interval = family.no_rope_layer_interval.filter(|_| family.no_rope_layers.is_none());
+                if let Some(interval) = interval.filter(|interval| *interval != 4) {
+                    return Err(unsupported("no_rope_layer_interval", interval, "4"));
+                }
                 for (layer, &found) in (0u32..).zip(family.no_rope_layers.iter().flatten()) {
                     if found != u32::from(layer % 4 != 3) {
                         let found = format!("{found} for layer {layer}");
@@ -143,7 +183,7 @@ impl Config {
             }
             _ => {}
         }
-        let windowed = matches!(arch, "gemma3" | "olmo2" | "phi3" | "gpt-oss");
+        let windowed = matches!(arch, "gemma3" | "gemma4" | "olmo2" | "phi3" | "gpt-oss");
         if let Some(window) = self.sliding_window.filter(|_| windowed) {
             metadata.set(format!("{arch}.attention.sliding_window"), window);
         }
@@ -169,9 +209,11 @@ impl Config {
         let original = rope.original_max_position_embeddings.or(self.family.original_max_position_embeddings);
         let original = original.ok_or_else(|| missing("original_max_position_embeddings"))?;
         let growth = f64::from(self.max_position_embeddings) / f64::from(original.max(1));
-        let magnitude = match growth > 1.0 {
-            true => (1.0 + growth.ln() / f64::from(original).ln()).sqrt() as f32,
-            false => 1.0,
+        let growth = rope.factor.map_or(growth, f64::from);
+        let magnitude = match (rope.attention_factor, growth > 1.0) {
+            (Some(magnitude), _) => magnitude,
+            (None, true) => (1.0 + growth.ln() / f64::from(original).ln()).sqrt() as f32,
+            (None, false) => 1.0,
         };
         Ok(Some(LongRope {
             short: factors(&rope.short_factor, "short_factor")?,

@@ -12,6 +12,7 @@ use fulmen_core::{DType, SharedBytes, quant};
 use serde::de::DeserializeOwned;
 
 use super::config::{Config, TEMPLATE, TokenizerConfig};
+use super::convert::{Conversion, Order, dims_of, is_single};
 use super::error::{SafetensorsError, SafetensorsProblem};
 use super::experts::{ExpertPart, StackedExperts};
 use super::header::{SafetensorsFile, no_memory};
@@ -28,10 +29,11 @@ const MAX_JSON: u64 = 64 << 20;
 /// A model from a folder with `config.json` and safetensors files, with GGUF keys and names.
 ///
 /// Matrices keep their type (F32, F16, BF16) and are memory-mapped. Three things are converted on access, so
-/// that the source looks like a GGUF file: vectors and the routers of experts become F32 (with 1 added to the
-/// norms of Gemma), the rows of the query and key matrices of `llama` and its relatives are permuted to GGUF
-/// order (interleaved RoPE pairs), and the weights of experts are stacked to one tensor per layer and
-/// projection, or those of gpt-oss, in MXFP4, brought into GGUF order.
+/// that the source looks like a GGUF file: vectors, convolutions and the routers of experts become F32 (with
+/// 1 added to the norms of Gemma 3 and of hybrid models), heads are brought into GGUF order (the rows of the
+/// query and key matrices of `llama` and its relatives in interleaved RoPE pairs, the value heads of
+/// Qwen3.5's delta nets), and the weights of experts are stacked to one tensor per layer and projection, or
+/// those of gpt-oss, in MXFP4, brought into GGUF order.
 ///
 /// For files that change while they are open, see [`GgufFile`](crate::gguf::GgufFile).
 pub struct SafetensorsFolder {
@@ -46,7 +48,7 @@ pub struct SafetensorsFolder {
 
 enum Origin {
     /// A tensor in a file.
-    File { file: usize, range: Range<usize>, dtype: DType, heads: Option<usize>, offset: f32 },
+    File { file: usize, range: Range<usize>, dtype: DType, conversion: Conversion },
     /// The weights of all experts, one after another.
     Experts(Vec<ExpertPart>),
     /// Blocks of gpt-oss.
@@ -133,7 +135,7 @@ impl SafetensorsFolder {
             None => return Err(SafetensorsError::new(&self.path, SafetensorsProblem::NoWeights)),
         };
         let mut found: HashMap<String, &str> = HashMap::new();
-        let mut experts = StackedExperts::new(config.experts());
+        let mut experts = StackedExperts::new(config.experts().map_err(at_index)?);
         let mut blocks = Mxfp4Tensors::default();
         let is_gpt_oss = config.architecture().map_err(at_index)? == "gpt-oss";
         for name in names {
@@ -203,34 +205,51 @@ impl SafetensorsFolder {
             Name::Expert { name, expert } => {
                 return experts.add(name, expert, &info, ExpertPart { file, range }).map_err(at);
             }
-            Name::GateUp(names) => {
-                return self.add_gate_up(&info, names, file, range, path);
+            Name::GateUp(names) => return self.add_gate_up(&info, names, file, range, path),
+            Name::GateBeforeUp(names) => {
+                return self.add_gate_before_up(&info, names, file, range, path);
             }
             // A copy of the tied embedding, which is used instead.
             Name::Known(name) if name == "output.weight" && config.tied() => return Ok(()),
             Name::Known(name) => name,
         };
-        let heads = match name.rsplit('.').nth(1) {
-            Some("attn_q") => Some(config.heads()),
-            Some("attn_k") => Some(config.kv_heads()),
-            _ => None,
-        };
-        let interleaves = config.interleaves().map_err(at)?;
-        let norm = name.ends_with("norm.weight");
-        let offset = if norm { config.norm_offset().map_err(at)? } else { 0.0 };
-        let heads = heads.filter(|_| interleaves).map(|heads| usize::try_from(heads).unwrap_or(usize::MAX));
-        if let Some(heads) = heads {
-            let found = if info.dims().len() == 1 { info.width() } else { info.rows() };
-            if heads == 0 || !found.is_multiple_of(heads) || !(found / heads).is_multiple_of(2) {
-                let tensor = info.name().to_owned();
-                return Err(at(SafetensorsProblem::Heads { tensor, found, heads }));
-            }
-        }
-        let dtype = if is_single(&name, info.dims()) { DType::F32 } else { info.dtype() };
-        let ours = TensorInfo::new(name, info.dims(), dtype);
+        let conversion = config.conversion(&name).map_err(at)?;
+        let dims = dims_of(&name, info.dims());
+        conversion.order.check(info.name(), &dims).map_err(at)?;
+        let dtype = if is_single(&name, &dims) { DType::F32 } else { info.dtype() };
+        let ours = TensorInfo::new(name, &dims, dtype);
         let ours =
             ours.map_err(|error| at(SafetensorsProblem::Size { tensor: info.name().to_owned(), error }))?;
-        self.add(ours, Origin::File { file, range, dtype: info.dtype(), heads, offset }, path)
+        self.add(ours, Origin::File { file, range, dtype: info.dtype(), conversion }, path)
+    }
+
+    /// Weights of all experts, of each the rows of gate before those of up.
+    fn add_gate_before_up(
+        &mut self,
+        info: &TensorInfo,
+        names: [String; 2],
+        file: usize,
+        range: Range<usize>,
+        path: &Path,
+    ) -> Result<(), SafetensorsError> {
+        let at = |problem| SafetensorsError::new(path, problem);
+        let &[width, rows, experts] = info.dims() else {
+            return Err(at(not_gate_up(info, "three dimensions")));
+        };
+        if !rows.is_multiple_of(2) {
+            return Err(at(not_gate_up(info, "an even number of rows")));
+        }
+        let half = info.bytes() / experts / 2;
+        for (part, name) in names.into_iter().enumerate() {
+            let ours = TensorInfo::new(&name, &[width, rows / 2, experts], info.dtype());
+            let ours = ours.map_err(|error| at(SafetensorsProblem::Size { tensor: name, error }))?;
+            let expert = |expert| {
+                let start = range.start + (2 * expert + part) * half;
+                ExpertPart { file, range: start..start + half }
+            };
+            self.add(ours, Origin::Experts((0..experts).map(expert).collect()), path)?;
+        }
+        Ok(())
     }
 
     /// Vectors of gate and up, whose values come in turn.
@@ -244,9 +263,11 @@ impl SafetensorsFolder {
     ) -> Result<(), SafetensorsError> {
         let at = |problem| SafetensorsError::new(path, problem);
         let &[width, experts] = info.dims() else {
-            let shape = info.dims().iter().rev().map(|&dim| dim as u64).collect();
-            return Err(at(SafetensorsProblem::Shape { tensor: info.name().to_owned(), shape }));
+            return Err(at(not_gate_up(info, "two dimensions")));
         };
+        if !width.is_multiple_of(2) {
+            return Err(at(not_gate_up(info, "an even number of values")));
+        }
         for (first, name) in names.into_iter().enumerate() {
             let ours = TensorInfo::new(&name, &[width / 2, experts], DType::F32);
             let ours = ours.map_err(|error| at(SafetensorsProblem::Size { tensor: name, error }))?;
@@ -278,7 +299,7 @@ impl SafetensorsFolder {
         let missing = || SafetensorsError::new(&self.path, SafetensorsProblem::NoTensor(name.to_owned()));
         let at = self.index.get(name).copied().ok_or_else(missing)?;
         let info = &self.tensors[at];
-        let (file, range, dtype, heads, offset) = match &self.origins[at] {
+        let (file, range, dtype, conversion) = match &self.origins[at] {
             Origin::Computed(values) => return Ok(values.clone()),
             Origin::Experts(parts) => return self.stacked(parts, info.bytes()),
             Origin::Mxfp4(origin) => return self.converted(origin, info.bytes()),
@@ -291,9 +312,7 @@ impl SafetensorsFolder {
                 let all = quant::dequantize_to_vec(*dtype, &data, 2 * info.elements()).map_err(wrong)?;
                 return Ok(Arc::new(F32Data(all.into_iter().skip(*first).step_by(2).collect())));
             }
-            Origin::File { file, range, dtype, heads, offset } => {
-                (*file, range.clone(), *dtype, *heads, *offset)
-            }
+            Origin::File { file, range, dtype, conversion } => (*file, range.clone(), *dtype, *conversion),
         };
         let (path, _, storage) = &self.files[file];
         let at = |problem| SafetensorsError::new(path, problem);
@@ -305,17 +324,16 @@ impl SafetensorsFolder {
         if is_single(name, info.dims()) {
             let wrong = |error| at(SafetensorsProblem::Size { tensor: name.to_owned(), error });
             let mut values = quant::dequantize_to_vec(dtype, &data, info.elements()).map_err(wrong)?;
-            values.iter_mut().for_each(|value| *value += offset);
-            return Ok(Arc::new(F32Data(match heads {
-                Some(heads) => neox_to_interleaved(&values, heads, 1).map_err(full)?,
-                None => values,
-            })));
+            conversion.values.apply(&mut values);
+            let row = if info.dims().len() == 1 { 1 } else { info.width() };
+            return Ok(Arc::new(F32Data(conversion.order.apply(&values, row, 1).map_err(full)?)));
         }
-        match heads {
-            Some(heads) => {
-                Ok(Arc::new(neox_to_interleaved(&data, heads, info.bytes() / info.rows()).map_err(full)?))
+        match conversion.order {
+            Order::Same => Ok(data.shared()),
+            order => {
+                let row = info.bytes() / info.rows();
+                Ok(Arc::new(order.apply(&data, row, row / info.width()).map_err(full)?))
             }
-            None => Ok(data.shared()),
         }
     }
 }
@@ -381,26 +399,9 @@ impl SafetensorsFolder {
     }
 }
 
-/// Whether a tensor is F32 in GGUF files whatever their type: vectors, the routers of experts, and biases of
-/// experts.
-fn is_single(name: &str, dims: &[usize]) -> bool {
-    dims.len() == 1 || name.ends_with(".ffn_gate_inp.weight") || name.ends_with("_exps.bias")
-}
-
-/// Permutes the rows of each head from NeoX-style RoPE order (`0, 1, …, h, h+1, …`, row `i` paired with `i +
-/// h`) to interleaved order (`0, h, 1, h+1, …`, adjacent rows paired). Sizes are checked when the folder is
-/// opened.
-fn neox_to_interleaved<T: Copy>(rows: &[T], heads: usize, row: usize) -> Result<Vec<T>, TryReserveError> {
-    let mut out = Vec::new();
-    out.try_reserve_exact(rows.len())?;
-    for head in rows.chunks(rows.len() / heads) {
-        let (first, second) = head.split_at(head.len() / 2);
-        for (a, b) in first.chunks(row).zip(second.chunks(row)) {
-            out.extend_from_slice(a);
-            out.extend_from_slice(b);
-        }
-    }
-    Ok(out)
+fn not_gate_up(info: &TensorInfo, expected: &'static str) -> SafetensorsProblem {
+    let shape = info.dims().iter().rev().copied().collect();
+    SafetensorsProblem::GateUp { tensor: info.name().to_owned(), shape, expected }
 }
 
 fn read_small(path: &Path) -> Result<Vec<u8>, SafetensorsError> {
@@ -450,7 +451,9 @@ impl ModelSource for SafetensorsFolder {
     fn read_at(&self, name: &str, offset: usize, out: &mut [u8]) -> Result<bool, SourceError> {
         let Some(&at) = self.index.get(name) else { return Ok(false) };
         match &self.origins[at] {
-            Origin::File { file, range, heads: None, .. } if !is_single(name, self.tensors[at].dims()) => {
+            Origin::File { file, range, conversion: Conversion { order: Order::Same, .. }, .. }
+                if !is_single(name, self.tensors[at].dims()) =>
+            {
                 let (path, _, storage) = &self.files[*file];
                 let read = storage.read_at(range, offset, out);
                 Ok(read.map_err(|problem| SafetensorsError::new(path, SafetensorsProblem::File(problem)))?)
@@ -470,41 +473,5 @@ impl ModelSource for SafetensorsFolder {
 
     fn tokenizer_json(&self) -> Option<PathBuf> {
         self.tokenizer_json()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// RoPE of one head; `pair` returns the two elements that are rotated together.
-    fn rope(head: &mut [f64], position: f64, pair: impl Fn(usize) -> (usize, usize)) {
-        let half = head.len() / 2;
-        for i in 0..half {
-            let angle = position * 10_000f64.powf(-(i as f64) / half as f64);
-            let (a, b) = pair(i);
-            let (x, y) = (head[a], head[b]);
-            (head[a], head[b]) = (x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos());
-        }
-    }
-
-    #[test]
-    fn interleaved_rope_after_the_permutation_matches_neox_rope_before() {
-        let (heads, size) = (3, 8);
-        let values: Vec<f64> = (0..heads * size).map(|i| ((i * 7 + 3) % 11) as f64 - 5.0).collect();
-        let mut neox = values.clone();
-        neox.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (i, i + size / 2)));
-        let mut interleaved = neox_to_interleaved(&values, heads, 1).unwrap();
-        interleaved.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (2 * i, 2 * i + 1)));
-        assert_eq!(interleaved, neox_to_interleaved(&neox, heads, 1).unwrap());
-    }
-
-    #[test]
-    fn rows_move_as_a_whole() {
-        let rows = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7];
-        assert_eq!(
-            neox_to_interleaved(&rows, 2, 2).unwrap(),
-            [0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7]
-        );
     }
 }

@@ -3,11 +3,14 @@
 //! A [`SafetensorsFolder`] presents itself like a GGUF file: same metadata keys, tensor names and row order.
 
 mod config;
+mod convert;
 mod error;
 mod experts;
 mod family;
 mod folder;
+mod gemma4;
 mod header;
+mod hybrid;
 mod mxfp4;
 mod names;
 

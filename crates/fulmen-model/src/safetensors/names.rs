@@ -9,6 +9,9 @@ pub(super) enum Name {
     Expert { name: String, expert: usize },
     /// Vectors of all experts, those of gate and up in turn: parts of the tensors with these GGUF names.
     GateUp([String; 2]),
+    /// Weights of all experts, of each the rows of gate before those of up: parts of the tensors with these
+    /// GGUF names.
+    GateBeforeUp([String; 2]),
     /// A tensor that is derived from the configuration and not used.
     Unused,
 }
@@ -45,8 +48,11 @@ const POST_NORMS: [(&str, &str); 3] = [
     ("post_feedforward_layernorm", "post_ffw_norm"),
 ];
 
+/// Names of one architecture, and the GGUF names.
+type Names = &'static [(&'static str, &'static str)];
+
 /// Names inside a layer of gpt-oss, which differ from those of others.
-const GPT_OSS: [(&str, &str); 5] = [
+const GPT_OSS: Names = &[
     ("post_attention_layernorm.weight", "post_attention_norm.weight"),
     ("self_attn.sinks", "attn_sinks.weight"),
     ("mlp.router.weight", "ffn_gate_inp.weight"),
@@ -55,13 +61,71 @@ const GPT_OSS: [(&str, &str); 5] = [
 ];
 
 /// Names inside a layer of GLM-4.5, which differ from those of others.
-const GLM4_MOE: [(&str, &str); 5] = [
+const GLM4_MOE: Names = &[
     ("post_attention_layernorm.weight", "post_attention_norm.weight"),
     ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
     ("mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"),
     ("mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"),
     ("mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"),
 ];
+
+/// Names inside a layer of hybrid models, which differ from those of others.
+const HYBRID: Names = &[
+    ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+    ("linear_attn.in_proj_qkvz.weight", "ssm_in.weight"),
+    ("linear_attn.in_proj_ba.weight", "ssm_ba.weight"),
+    ("linear_attn.in_proj_qkv.weight", "attn_qkv.weight"),
+    ("linear_attn.in_proj_z.weight", "attn_gate.weight"),
+    ("linear_attn.in_proj_b.weight", "ssm_beta.weight"),
+    ("linear_attn.in_proj_a.weight", "ssm_alpha.weight"),
+    ("linear_attn.conv1d.weight", "ssm_conv1d.weight"),
+    ("linear_attn.dt_bias", "ssm_dt.bias"),
+    ("linear_attn.A_log", "ssm_a"),
+    ("linear_attn.norm.weight", "ssm_norm.weight"),
+    ("linear_attn.out_proj.weight", "ssm_out.weight"),
+    ("mlp.experts.down_proj", "ffn_down_exps.weight"),
+    ("mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"),
+    ("mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"),
+    ("mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"),
+    ("mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"),
+];
+
+/// Names outside the layers of Gemma 4, which others do not have.
+const GEMMA4_WHOLE: Names = &[
+    ("model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight"),
+    ("model.per_layer_model_projection.weight", "per_layer_model_proj.weight"),
+    ("model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight"),
+];
+
+/// Names inside a layer of Gemma 4, which others do not have.
+const GEMMA4: Names = &[
+    ("layer_scalar", "layer_output_scale.weight"),
+    ("per_layer_input_gate.weight", "inp_gate.weight"),
+    ("per_layer_projection.weight", "proj.weight"),
+    ("post_per_layer_input_norm.weight", "post_norm.weight"),
+    ("router.proj.weight", "ffn_gate_inp.weight"),
+    ("router.scale", "ffn_gate_inp.scale"),
+    ("router.per_expert_scale", "ffn_down_exps.scale"),
+    ("experts.down_proj", "ffn_down_exps.weight"),
+    ("post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"),
+    ("post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"),
+    ("pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"),
+];
+
+/// Names inside a layer that only this architecture has, or that mean something else in it.
+fn own_names(architecture: &str) -> Names {
+    match architecture {
+        "gpt-oss" => GPT_OSS,
+        "glm4moe" => GLM4_MOE,
+        "gemma4" => GEMMA4,
+        _ if is_hybrid(architecture) => HYBRID,
+        _ => &[],
+    }
+}
+
+fn is_hybrid(architecture: &str) -> bool {
+    matches!(architecture, "qwen3next" | "qwen35" | "qwen35moe")
+}
 
 /// Names of the weights of an expert.
 const EXPERT: [(&str, &str); 3] = [
@@ -70,14 +134,20 @@ const EXPERT: [(&str, &str); 3] = [
     ("down_proj.weight", "ffn_down_exps"),
 ];
 
-/// Beginnings of the names of what models with images have beside the text part.
-const IMAGES: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+/// Beginnings of the names of what models with images and sound have beside the text part.
+fn beside_text(architecture: &str) -> &'static [&'static str] {
+    match architecture {
+        "gemma4" => &["vision_tower.", "audio_tower.", "embed_vision.", "embed_audio."],
+        _ if is_hybrid(architecture) => &["visual."],
+        _ => &["vision_tower.", "multi_modal_projector."],
+    }
+}
 
 /// As [`gguf_name`] for a model that also takes images: names have a prefix, and what is not of the text part
 /// is not used.
 pub(super) fn text_name(name: &str, architecture: &str) -> Option<Name> {
     let inner = name.strip_prefix("model.").unwrap_or(name);
-    if IMAGES.iter().any(|images| inner.starts_with(images)) {
+    if beside_text(architecture).iter().any(|images| inner.starts_with(images)) {
         return Some(Name::Unused);
     }
     // `language_model.model.layers` in older files, `model.language_model.layers` in newer ones.
@@ -96,8 +166,13 @@ pub(super) fn is_draft(name: &str, layers: u32) -> bool {
 
 /// The GGUF name of a tensor of an architecture; `None` if it is unknown.
 pub(super) fn gguf_name(name: &str, architecture: &str) -> Option<Name> {
-    if let Some((_, known)) = WHOLE.iter().find(|(theirs, _)| *theirs == name) {
+    let others = if architecture == "gemma4" { GEMMA4_WHOLE } else { &[] };
+    if let Some((_, known)) = WHOLE.iter().chain(others).find(|(theirs, _)| *theirs == name) {
         return Some(Name::Known((*known).to_owned()));
+    }
+    // Layers that predict further tokens. They are not run.
+    if is_hybrid(architecture) && name.starts_with("mtp.") {
+        return Some(Name::Unused);
     }
     let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
     if layer.is_empty() || !layer.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -106,19 +181,16 @@ pub(super) fn gguf_name(name: &str, architecture: &str) -> Option<Name> {
     if part == "self_attn.rotary_emb.inv_freq" {
         return Some(Name::Unused);
     }
-    if architecture == "gpt-oss" {
-        if part == "mlp.experts.gate_up_proj_bias" {
-            return Some(Name::GateUp(
-                ["gate", "up"].map(|part| format!("blk.{layer}.ffn_{part}_exps.bias")),
-            ));
+    let gate_and_up = |kind| ["gate", "up"].map(|part| format!("blk.{layer}.ffn_{part}_exps.{kind}"));
+    match (architecture, part) {
+        ("gpt-oss", "mlp.experts.gate_up_proj_bias") => return Some(Name::GateUp(gate_and_up("bias"))),
+        ("gemma4", "experts.gate_up_proj") => return Some(Name::GateBeforeUp(gate_and_up("weight"))),
+        (_, "mlp.experts.gate_up_proj") if is_hybrid(architecture) => {
+            return Some(Name::GateBeforeUp(gate_and_up("weight")));
         }
-        if let Some((_, ours)) = GPT_OSS.iter().find(|(theirs, _)| *theirs == part) {
-            return Some(Name::Known(format!("blk.{layer}.{ours}")));
-        }
+        _ => {}
     }
-    if architecture == "glm4moe"
-        && let Some((_, ours)) = GLM4_MOE.iter().find(|(theirs, _)| *theirs == part)
-    {
+    if let Some((_, ours)) = own_names(architecture).iter().find(|(theirs, _)| *theirs == part) {
         return Some(Name::Known(format!("blk.{layer}.{ours}")));
     }
     if let Some(part) = part.strip_prefix("mlp.experts.") {
@@ -129,7 +201,8 @@ pub(super) fn gguf_name(name: &str, architecture: &str) -> Option<Name> {
         return Some(Name::Expert { name: format!("blk.{layer}.{ours}.weight"), expert: number });
     }
     let (part, kind) = part.rsplit_once('.')?;
-    let post_norms = if matches!(architecture, "gemma3" | "olmo2") { &POST_NORMS[..] } else { &[] };
+    let post_norms =
+        if matches!(architecture, "gemma3" | "gemma4" | "olmo2") { &POST_NORMS[..] } else { &[] };
     let (_, ours) = post_norms.iter().chain(&LAYER).find(|(theirs, _)| *theirs == part)?;
     matches!(kind, "weight" | "bias").then(|| Name::Known(format!("blk.{layer}.{ours}.{kind}")))
 }

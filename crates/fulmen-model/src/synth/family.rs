@@ -94,7 +94,7 @@ impl ModelShape {
             "qwen3" | "qwen3moe" | "gemma3" => Some([self.head_size; 2]),
             // Of the published models only the largest one has them.
             "glm4moe" if self.is_tiny() => Some([self.head_size; 2]),
-            "olmo2" => Some([self.heads * self.head_size, self.kv_heads * self.head_size]),
+            "olmo2" | "olmoe" => Some([self.heads * self.head_size, self.kv_heads * self.head_size]),
             _ => None,
         }
     }

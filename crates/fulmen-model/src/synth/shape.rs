@@ -89,6 +89,7 @@ presets! {
     "tiny-smollm3", "smollm3", 5, 128, 4, 2, 32, 192, 512, true, 2e6, None, 1e-6, 2048;
     "tiny-olmo2", "olmo2", 3, 128, 4, 4, 32, 192, 512, false, 5e5, None, 1e-6, 2048;
     "tiny-olmo3", "olmo2", 5, 128, 4, 2, 32, 192, 512, false, 5e5, None, 1e-6, 2048;
+    "tiny-olmoe", "olmoe", 3, 128, 4, 4, 32, 64, 512, false, 1e4, None, 1e-5, 2048, experts(8, 3, 64);
     "tiny-qwen3moe", "qwen3moe", 3, 256, 4, 2, 64, 768, 1024, false, 1e6, None, 1e-6, 2048,
         experts(8, 3, 256);
     "tiny-gpt-oss", "gpt-oss", 3, 96, 4, 2, 32, 64, 512, false, 1.5e5, None, 1e-5, 2048, experts(8, 3, 64);
@@ -105,6 +106,8 @@ presets! {
     "qwen3-8b", "qwen3", 36, 4096, 32, 8, 128, 12288, 151936, false, 1e6, None, 1e-6, 40960;
     "qwen3-14b", "qwen3", 40, 5120, 40, 8, 128, 17408, 151936, false, 1e6, None, 1e-6, 40960;
     "qwen3-32b", "qwen3", 64, 5120, 64, 8, 128, 25600, 151936, false, 1e6, None, 1e-6, 40960;
+    "olmoe-1b-7b", "olmoe", 16, 2048, 16, 16, 128, 1024, 50304, false, 1e4, None, 1e-5, 4096,
+        experts(64, 8, 1024);
     "qwen3-30b-a3b", "qwen3moe", 48, 2048, 32, 4, 128, 6144, 151936, false, 1e6, None, 1e-6, 40960,
         experts(128, 8, 768);
     "qwen3-next-80b-a3b", "qwen3next", 48, 2048, 16, 2, 256, 5120, 151936, false, 1e7, None, 1e-6, 262144,

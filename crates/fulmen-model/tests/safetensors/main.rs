@@ -1,5 +1,7 @@
 //! Hugging Face folders: the same model as the GGUF file, and malformed files are rejected.
 
+mod gemma4;
+mod hybrid;
 mod refused;
 
 use std::{collections::BTreeMap, fs, ops::ControlFlow, path::Path, sync::Arc};
@@ -313,7 +315,9 @@ fn what_the_text_of_gemma3_leaves_out_has_its_default() {
 
 #[test]
 fn a_folder_is_the_same_model_as_the_file() {
-    for preset in ["tiny-llama", "tiny-llama-untied", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3moe"] {
+    for preset in
+        ["tiny-llama", "tiny-llama-untied", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3moe", "tiny-olmoe"]
+    {
         let (file, shape, tensors) = both(preset);
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &config(&shape), &tensors);

@@ -13,6 +13,15 @@ fn refused(config: &Value, bytes: &[u8]) -> String {
     }
 }
 
+/// A configuration with other values.
+fn with(config: &Value, values: &[(&str, Value)]) -> Value {
+    let mut config = config.clone();
+    for (key, value) in values {
+        config[*key] = value.clone();
+    }
+    config
+}
+
 #[test]
 fn malformed_files_are_refused() {
     let config = config(&ModelShape::preset("tiny-qwen3").unwrap());
@@ -88,7 +97,8 @@ fn configurations_that_are_not_supported_are_refused_by_name() {
         (
             "config.json: model_type is \"gpt_neox\", which is not supported (supported: llama, mistral, \
              qwen2, qwen3, qwen3_moe, gemma3_text, ministral3, phi3, granite, smollm3, olmo2, olmo3, \
-             gpt_oss, glm4_moe, and the text of gemma3 and mistral3)",
+             olmoe, gpt_oss, glm4_moe, qwen3_next, qwen3_5_text, qwen3_5_moe_text, gemma4_text, and the text \
+             of gemma3, gemma4, mistral3, qwen3_5 and qwen3_5_moe)",
             said("model_type", json!("gpt_neox")),
         ),
         (
@@ -106,6 +116,33 @@ fn configurations_that_are_not_supported_are_refused_by_name() {
         ),
         ("partial_rotary_factor is 0.5, which is not supported", said("partial_rotary_factor", json!(0.5))),
         ("config.json: cannot be parsed: missing field `hidden_size`", said("hidden_size", Value::Null)),
+        ("config.json: intermediate_size is missing", said("intermediate_size", Value::Null)),
+        (
+            "clip_qkv is 8, which is not supported (supported: null)",
+            refused(
+                &with(
+                    &config(&shape),
+                    &[
+                        ("model_type", json!("olmoe")),
+                        ("clip_qkv", json!(8.0)),
+                        ("num_experts", json!(8)),
+                        ("num_experts_per_tok", json!(2)),
+                    ],
+                ),
+                &bytes,
+            ),
+        ),
+        (
+            "no_rope_layer_interval is 3, which is not supported (supported: 4)",
+            refused(
+                &with(
+                    &config(&shape),
+                    &[("model_type", json!("smollm3")), ("no_rope_layer_interval", json!(3))],
+                ),
+                &bytes,
+            ),
+        ),
+        ("use_bidirectional_attention is true", said("use_bidirectional_attention", json!(true))),
         ("config.json: cannot be parsed: invalid type: string \"x\"", said("hidden_size", json!("x"))),
         ("cannot be parsed: invalid value: integer `-1`", said("num_hidden_layers", json!(-1))),
         ("q_proj.weight\" has 256 rows; 0 heads", said("num_attention_heads", json!(0))),
