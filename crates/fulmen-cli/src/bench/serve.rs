@@ -119,6 +119,12 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["url", "mock", "rate", "shared_prefix"])]
     engine: bool,
 
+    /// The most prefill rows in a step with decode rows, as for `fulmen serve`: more of them are faster in
+    /// total and let running answers wait longer.
+    #[arg(long, value_name = "ROWS", conflicts_with_all = ["url", "mock"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    prefill_rows: Option<u32>,
+
     /// Give each request the same bits whatever else is in its batch.
     #[arg(long)]
     batch_invariant: bool,
@@ -186,6 +192,7 @@ impl Args {
             context: self.context(),
             max_sequences: self.sequences(),
             cache: session.cache,
+            prefill_rows: self.prefill_rows.unwrap_or(0),
             prefix_cache: !self.no_prefix_cache,
             batch_invariant: self.batch_invariant,
             queue_limit: usize::MAX,
