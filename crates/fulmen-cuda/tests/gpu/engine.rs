@@ -3,7 +3,9 @@
 use fulmen_core::DType;
 use fulmen_engine::EngineOptions;
 
-use crate::engine_scenario::{Reference, Storm, expert_model, prefix_hits_change_nothing, small_model};
+use crate::engine_scenario::{
+    Reference, Storm, expert_model, hybrid_model, prefix_hits_change_nothing, small_model,
+};
 use crate::gpu;
 
 #[test]
@@ -49,6 +51,17 @@ fn a_storm_gives_equal_bits_in_batch_invariant_mode() {
         let preempted = stats.dropped > 0 && stats.cancelled > 0;
         assert!(preempted && stats.prefix_cache.hits > 5, "{recipe}, {cache}: {stats:?}");
     }
+}
+
+/// With enough sequences that decode steps have inactive rows.
+#[test]
+fn a_storm_of_hybrid_models_gives_the_tokens_of_running_alone() {
+    let Some(gpu) = gpu() else { return };
+    let model = hybrid_model("tiny-qwen35", "f16", Box::new(gpu.dispatcher()));
+    let options = EngineOptions { context: 512, max_sequences: 14, pages: 40, ..EngineOptions::default() };
+    let storm = Storm { requests: 100, max_tokens: 40, sampled: false, options, seed: 5 };
+    let stats = storm.near(&model, &Reference::hybrid("tiny-qwen35", "f16"));
+    assert!(stats.decode_rows > 7 * stats.steps, "{stats:?}");
 }
 
 #[test]

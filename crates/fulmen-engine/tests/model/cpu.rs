@@ -93,6 +93,16 @@ fn a_storm_of_hybrid_models_gives_equal_bits() {
     }
 }
 
+/// With enough sequences that decode steps have inactive rows.
+#[test]
+fn a_storm_of_hybrid_models_gives_the_tokens_of_running_alone() {
+    let model = hybrid_model("tiny-qwen35", "f32", Box::new(CpuDispatcher::with_threads(2)));
+    let options = EngineOptions { context: 512, max_sequences: 14, pages: 40, ..EngineOptions::default() };
+    let storm = Storm { requests: 60, max_tokens: 40, sampled: false, options, seed: 5 };
+    let stats = storm.near(&model, &Reference::hybrid("tiny-qwen35", "f32"));
+    assert!(stats.decode_rows > 7 * stats.steps, "{stats:?}");
+}
+
 #[test]
 fn logits_after_a_prefix_hit_of_a_hybrid_model_are_the_cold_ones() {
     for preset in ["tiny-qwen35", "tiny-qwen35moe", "tiny-qwen3next"] {

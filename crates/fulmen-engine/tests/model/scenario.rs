@@ -27,8 +27,7 @@ pub(crate) fn small_model(recipe: &str, device: Device) -> Model {
 
 /// Its file.
 pub(crate) fn small_file(recipe: &str) -> GgufFile {
-    let shape = ModelShape { layers: 2, ..ModelShape::preset("tiny-qwen3").unwrap() };
-    Synth::new(shape, recipe.parse().unwrap(), 5).file().unwrap()
+    preset_file(("tiny-qwen3", 2), recipe)
 }
 
 /// A small model with recurrent states, with random weights.
@@ -42,20 +41,32 @@ pub(crate) fn expert_model(preset: &str, recipe: &str, device: Device) -> Model 
 }
 
 /// A model of a preset, but with so many layers, with random weights.
-fn preset_model((preset, layers): (&str, usize), recipe: &str, device: Device) -> Model {
-    let shape = ModelShape { layers, ..ModelShape::preset(preset).unwrap() };
-    let file = Synth::new(shape, recipe.parse().unwrap(), 5).file().unwrap();
-    Model::from_source(Arc::new(file), device, LoadOptions::default()).unwrap()
+fn preset_model(shape: (&str, usize), recipe: &str, device: Device) -> Model {
+    Model::from_source(Arc::new(preset_file(shape, recipe)), device, LoadOptions::default()).unwrap()
 }
 
-/// The model of [`small_model`] with its weights as f32, on the CPU: no activation is rounded.
+fn preset_file((preset, layers): (&str, usize), recipe: &str) -> GgufFile {
+    let shape = ModelShape { layers, ..ModelShape::preset(preset).unwrap() };
+    Synth::new(shape, recipe.parse().unwrap(), 5).file().unwrap()
+}
+
+/// A model with its weights as f32, on the CPU: no activation is rounded.
 pub(crate) struct Reference(Model);
 
 impl Reference {
+    /// That of [`small_model`].
     pub(crate) fn new(recipe: &str) -> Reference {
-        let file = small_file(recipe);
-        let plan = QuantizePlan::of(&file, "f32".parse().unwrap()).unwrap();
-        let bytes = quantize_to(&file, &plan, Vec::new(), 1, |_| ControlFlow::Continue(())).unwrap();
+        Reference::of(&small_file(recipe))
+    }
+
+    /// That of [`hybrid_model`].
+    pub(crate) fn hybrid(preset: &str, recipe: &str) -> Reference {
+        Reference::of(&preset_file((preset, 4), recipe))
+    }
+
+    fn of(file: &GgufFile) -> Reference {
+        let plan = QuantizePlan::of(file, "f32".parse().unwrap()).unwrap();
+        let bytes = quantize_to(file, &plan, Vec::new(), 1, |_| ControlFlow::Continue(())).unwrap();
         let device = Box::new(CpuDispatcher::with_threads(2));
         Reference(Model::from_bytes(Arc::new(bytes), device, LoadOptions::default()).unwrap())
     }

@@ -98,6 +98,7 @@ pub(crate) struct Choice {
     parser: AnswerParser,
     one_call: bool,
     wants_logprobs: bool,
+    scores_prompt: bool,
     ignore_eos: bool,
     /// Tokens whose text has not been passed on.
     pending: VecDeque<TokenLogprob>,
@@ -123,6 +124,9 @@ pub(super) struct Reading {
     /// Whether the text ends after its first call of a tool.
     pub(super) one_call: bool,
     pub(super) wants_logprobs: bool,
+    /// Whether the tokens of the prompt have log-probabilities, too. Then every generated token has one, also
+    /// the one that ends the text: evaluation harnesses count tokens from the end.
+    pub(super) scores_prompt: bool,
     pub(super) ignore_eos: bool,
     pub(super) prompt_tokens: usize,
     pub(super) log: Option<AnswerLog>,
@@ -146,6 +150,7 @@ impl Choice {
             parser: reading.parser,
             one_call: reading.one_call,
             wants_logprobs: reading.wants_logprobs,
+            scores_prompt: reading.scores_prompt,
             ignore_eos: reading.ignore_eos,
             pending: VecDeque::new(),
             decoded: 0,
@@ -216,6 +221,9 @@ impl Choice {
         let tokenizer = lease.tokenizer();
         let id = sampled.token;
         if tokenizer.is_end(id) && !self.ignore_eos {
+            if self.scores_prompt {
+                self.pending.push_back(token_logprob(tokenizer, sampled, self.decoded, self.characters));
+            }
             return Ok(());
         }
         let text = self.decoder.push(tokenizer, id).map_err(outside_vocabulary)?;

@@ -67,6 +67,7 @@ impl Choices {
                     parser: prompt.parser.clone(),
                     one_call: prompt.one_call,
                     wants_logprobs: params.logprobs.is_some(),
+                    scores_prompt: params.logprobs.is_some() && params.prompt_logprobs,
                     ignore_eos: params.ignore_eos,
                     prompt_tokens: prompt.tokens.len(),
                     figures: Arc::clone(&caller.figures),

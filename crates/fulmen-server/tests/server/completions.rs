@@ -117,8 +117,9 @@ fn an_echoed_prompt_has_log_probabilities() {
     assert_eq!(choice["text"], format!("{text} bird"));
     let [tokens, values, top, offsets] = logprobs_of(choice);
     let bird = TOKENIZER.encode(" bird", Special::AsText).len();
+    // Also the token that ends the text: whoever scores prompts counts tokens from the end.
     for list in [&tokens, &values, &top, &offsets] {
-        assert_eq!(list.len(), prompt.len() + bird, "{choice}");
+        assert_eq!(list.len(), prompt.len() + bird + 1, "{choice}");
     }
     assert!(values[0].is_null() && top[0].is_null(), "the first token follows nothing");
     for at in 1..prompt.len() {
