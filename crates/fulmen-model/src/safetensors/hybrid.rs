@@ -98,7 +98,8 @@ impl Config {
         if arch != "qwen3next" {
             let pairs = self.rotated() / 2;
             let sections = self.rope().and_then(|rope| rope.mrope_section.clone());
-            let mut sections = sections.unwrap_or_else(|| vec![(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3]);
+            let mut sections =
+                sections.unwrap_or_else(|| vec![pairs.div_ceil(3), (pairs + 1) / 3, pairs / 3]);
             sections.resize(4, 0);
             let number = |pairs: u32| i32::try_from(pairs).unwrap_or(i32::MAX);
             let sections: Vec<i32> = sections.into_iter().map(number).collect();
