@@ -322,7 +322,11 @@ impl Config {
                 let both = rope.mscale.zip(rope.mscale_all_dim).filter(|both| both.0 != 0.0 && both.1 != 0.0);
                 let (magnitude, log_multiplier) = match (rope.attention_factor, both) {
                     (Some(magnitude), _) => (magnitude / growth(1.0), 0.0),
-                    (None, Some((mscale, all))) => (growth(mscale) / growth(1.0), all),
+                    // The key of the second one is read in files of few architectures only.
+                    (None, Some((mscale, all))) if self.architecture()? == "mistral3" => {
+                        (growth(mscale) / growth(1.0), all)
+                    }
+                    (None, Some((mscale, all))) => (growth(mscale) / growth(all) / growth(1.0), 0.0),
                     (None, None) => (1.0, 0.0),
                 };
                 Ok(Scaling::Yarn(YarnScaling {

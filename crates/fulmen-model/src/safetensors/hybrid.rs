@@ -94,10 +94,16 @@ impl Config {
                 width.ok_or_else(|| unsupported(key, "missing", "a number"))?,
             );
         }
-        // Positions of time, height and width, which are the same in a text, and none of a fourth axis.
-        if let Some(sections) = self.rope().and_then(|rope| rope.mrope_section.as_deref()) {
-            let four: Vec<u32> = sections.iter().copied().chain(std::iter::repeat(0)).take(4).collect();
-            metadata.set(format!("{arch}.rope.dimension_sections"), Array::numbers(&four));
+        // Pairs that rotate by time, height and width, which are the same in a text; none by a fourth axis.
+        if arch != "qwen3next" {
+            let pairs = self.rotated() / 2;
+            let sections = self.rope().and_then(|rope| rope.mrope_section.clone());
+            let mut sections =
+                sections.unwrap_or_else(|| vec![pairs.div_ceil(3), (pairs + 1) / 3, pairs / 3]);
+            sections.resize(4, 0);
+            let number = |pairs: u32| i32::try_from(pairs).unwrap_or(i32::MAX);
+            let sections: Vec<i32> = sections.into_iter().map(number).collect();
+            metadata.set(format!("{arch}.rope.dimension_sections"), Array::numbers(&sections));
         }
         Ok(())
     }

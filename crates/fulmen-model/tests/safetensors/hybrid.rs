@@ -161,6 +161,14 @@ fn a_folder_of_qwen3_5_is_the_same_model_as_the_file() {
             assert_eq!(Config::read(&opened).unwrap(), Config::read(&file).unwrap());
         };
         compare(&text, &tensors);
+        let key = format!("{}.rope.dimension_sections", shape.architecture);
+        let mut plain = text.clone();
+        plain["rope_parameters"].as_object_mut().unwrap().remove("mrope_section");
+        for config in [&text, &plain] {
+            write(folder.path(), config, &tensors);
+            let opened = SafetensorsFolder::open(folder.path()).unwrap();
+            assert_eq!(opened.metadata().opt_integers(&key).unwrap(), Some(vec![2, 1, 1, 0]));
+        }
         // As the published models have it: beside images, and with layers that predict further tokens.
         tensors = tensors
             .into_iter()
