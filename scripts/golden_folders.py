@@ -1,6 +1,6 @@
-"""The Hugging Face folders of crates/fulmen-engine/tests/golden/transformers.json: their weights are made from
-the names of the tensors, here and in `transformers.rs` beside that file. Imported by golden-transformers and
-golden-architectures."""
+"""The Hugging Face folders of crates/fulmen-engine/tests/golden/transformers.json: their weights are made
+from the names of the tensors, here and in `transformers.rs` beside that file. Imported by golden-transformers
+and golden-architectures."""
 import json
 import math
 import pathlib
@@ -8,7 +8,8 @@ import struct
 
 import numpy as np
 
-GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "crates/fulmen-engine/tests/golden/transformers.json"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "crates/fulmen-engine/tests/golden/transformers.json"
 
 
 def hashes(name, count):
