@@ -8,7 +8,7 @@ use fulmen_model::tokenizer::{SpacePrefix, Special, TokenType, Tokenizer, Tokeni
 use serde_json::{Value, json};
 
 const STORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fulmen-cli/assets/story.gguf");
-const TAGS: [&str; 22] = [
+const TAGS: [&str; 27] = [
     "<tool_call>",
     "</tool_call>",
     "<|tool_call|>",
@@ -31,6 +31,11 @@ const TAGS: [&str; 22] = [
     "<|end|>",
     "<|call|>",
     "<|return|>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|\"|>",
+    "<|channel>",
+    "<channel|>",
 ];
 
 /// A vocabulary of bytes and characters whose tags are of this type.
@@ -217,6 +222,9 @@ fn calls_in_free_answers_keep_the_schema_of_strict_tools() {
                         .to_owned(),
                 ),
                 ToolFormat::Llama3 => ("", "{\"name\": \"get_".to_owned()),
+                ToolFormat::Gemma4 => {
+                    ("<|channel>thought\nHm {}.<channel|>", format!("I look.{}", format.tags().0))
+                }
                 _ => ("<think>Hm {}.</think>", format!("I look.{}", format.tags().0)),
             };
             for begun in [begun.clone(), format!("{thoughts}{begun}")] {

@@ -8,8 +8,33 @@ use super::tool_format::ToolFormat;
 use super::tools::{CallPiece, ToolCall, ToolSpec};
 use crate::tokenizer::Tokenizer;
 
-pub(super) const THINK: &str = "<think>";
-pub(super) const END_THINK: &str = "</think>";
+/// What opens and closes thoughts before an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Thoughts {
+    pub(super) open: &'static str,
+    pub(super) close: &'static str,
+    /// The control tokens of the tags, where they are some.
+    pub(super) tokens: [&'static str; 2],
+}
+
+/// The tags of thoughts: those of Gemma 4, and those of all others.
+pub(super) const THOUGHTS: [Thoughts; 2] = [
+    Thoughts { open: "<|channel>thought", close: "<channel|>", tokens: ["<|channel>", "<channel|>"] },
+    Thoughts { open: "<think>", close: "</think>", tokens: ["<think>", "</think>"] },
+];
+
+impl Default for Thoughts {
+    fn default() -> Thoughts {
+        THOUGHTS[1]
+    }
+}
+
+impl Thoughts {
+    /// Whether a template has them.
+    pub(super) fn are_in(&self, source: &str) -> bool {
+        source.contains(self.tokens[0]) || source.contains(self.close)
+    }
+}
 
 /// What a piece of generated text turned out to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,6 +96,7 @@ enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerParser {
     reasoning: bool,
+    thoughts: Thoughts,
     tools: Option<ToolFormat>,
     /// The tools, whose schemas say what the values of untyped arguments are.
     specs: Arc<[ToolSpec]>,
@@ -108,6 +134,7 @@ impl AnswerParser {
         };
         AnswerParser {
             reasoning,
+            thoughts: Thoughts::default(),
             tools,
             specs: Arc::default(),
             place,
@@ -125,6 +152,11 @@ impl AnswerParser {
     /// schemas say.
     pub fn with_tools(self, tools: &[ToolSpec]) -> AnswerParser {
         AnswerParser { specs: tools.into(), ..self }
+    }
+
+    /// As this parser, for thoughts with these tags.
+    pub(super) fn with_thoughts(self, thoughts: Thoughts) -> AnswerParser {
+        AnswerParser { thoughts, ..self }
     }
 
     /// A parser of the harmony format of gpt-oss. `tools` says whether there are tools, `opened` that the
@@ -153,9 +185,9 @@ impl AnswerParser {
             return harmony::TAGS.iter().filter_map(|tag| tokenizer.special_token(tag)).collect();
         }
         let (open, close) = self.tools.map_or(("", ""), ToolFormat::tags);
-        let (think, end_think) = if self.reasoning { (THINK, END_THINK) } else { ("", "") };
+        let thoughts = if self.reasoning { &self.thoughts.tokens[..] } else { &[] };
         let inner = self.tools.map_or(&[][..], ToolFormat::inner_tags);
-        let tags = [open, close, think, end_think].into_iter().chain(inner.iter().copied());
+        let tags = [open, close].into_iter().chain(thoughts.iter().copied()).chain(inner.iter().copied());
         let tags = tags.filter(|tag| !tag.is_empty());
         tags.filter_map(|tag| tokenizer.special_token(tag)).collect()
     }
@@ -221,12 +253,13 @@ impl AnswerParser {
 
     fn start(&mut self) -> bool {
         let text = self.held.trim_start();
-        if let Some(rest) = text.strip_prefix(THINK) {
+        let open = self.thoughts.open;
+        if let Some(rest) = text.strip_prefix(open) {
             self.held = rest.to_owned();
             self.place = Place::BeforeThoughts;
             return true;
         }
-        if text.is_empty() || THINK.starts_with(text) {
+        if text.is_empty() || open.starts_with(text) {
             return false;
         }
         self.place = if self.tools.is_some() { Place::BeforeAnswer } else { Place::Answer };
@@ -243,14 +276,15 @@ impl AnswerParser {
     }
 
     fn thoughts(&mut self, parsed: &mut ParsedText) -> bool {
-        if let Some(at) = self.held.find(END_THINK) {
+        let close = self.thoughts.close;
+        if let Some(at) = self.held.find(close) {
             parsed.reasoning.push_str(self.held[..at].trim_end_matches('\n'));
-            self.held.drain(..at + END_THINK.len());
+            self.held.drain(..at + close.len());
             self.place = Place::BeforeAnswer;
             return true;
         }
         // Line breaks before the closing tag are no part of the thoughts.
-        let text = self.held.len() - partial_suffix(&self.held, END_THINK);
+        let text = self.held.len() - partial_suffix(&self.held, close);
         let settled = self.held[..text].trim_end_matches('\n').len();
         parsed.reasoning.extend(self.held.drain(..settled));
         false
@@ -391,6 +425,19 @@ pub(super) mod tests {
         let parsed = parse(&AnswerParser::new(true, true, None), "Hm.\n\nStill.</think>Done");
         assert_eq!((parsed.reasoning.as_str(), parsed.content.as_str()), ("Hm.\n\nStill.", "Done"));
         assert_eq!(parse(&parser, "<think>cut").reasoning, "cut");
+    }
+
+    #[test]
+    fn thoughts_of_gemma_are_a_channel() {
+        let parser = AnswerParser::new(true, false, Some(ToolFormat::Gemma4)).with_thoughts(THOUGHTS[0]);
+        let call = "<|tool_call>call:a{}<tool_call|>";
+        let parsed = parse(&parser, &format!("<|channel>thought\nWhy not?\n<channel|>Yes.{call}"));
+        assert_eq!((parsed.reasoning.as_str(), parsed.content.as_str()), ("Why not?", "Yes."));
+        assert_eq!(parsed.calls.len(), 1);
+        let parsed = parse(&parser, "<|channel>thought\n<channel|>Yes <think> no.");
+        assert_eq!((parsed.reasoning.as_str(), parsed.content.as_str()), ("", "Yes <think> no."));
+        let opened = AnswerParser::new(true, true, None).with_thoughts(THOUGHTS[0]);
+        assert_eq!(parse(&opened, "Hm.<channel|>Done").content, "Done");
     }
 
     #[test]

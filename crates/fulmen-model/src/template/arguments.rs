@@ -43,6 +43,12 @@ pub(super) fn is_text(root: &Value, schema: &Value) -> bool {
     types(root, schema, MAX_DEPTH).is_some_and(|types| types.iter().all(|kind| kind == "string"))
 }
 
+/// Whether a schema allows numbers, booleans and `null` only.
+pub(super) fn is_scalar(root: &Value, schema: &Value) -> bool {
+    let scalar = |kind: &String| matches!(kind.as_str(), "number" | "integer" | "boolean" | "null");
+    types(root, schema, MAX_DEPTH).is_some_and(|types| types.iter().all(scalar))
+}
+
 /// The types that a schema allows; `None` if it does not say.
 fn types(root: &Value, schema: &Value, depth: usize) -> Option<Vec<String>> {
     if depth == 0 {

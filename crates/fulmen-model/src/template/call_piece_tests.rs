@@ -114,6 +114,7 @@ fn arguments_come_as_they_are_written() {
         (ToolFormat::Mistral, "[TOOL_CALLS]write_file[CALL_ID]a1B2c3D4e[ARGS]{\"path\": \"a.t"),
         (ToolFormat::Granite, "<|tool_call|>[{\"name\": \"write_file\", \"arguments\": {\"path\": \"a.t"),
         (ToolFormat::Phi4, "<|tool_call|>[{\"name\": \"write_file\", \"arguments\": {\"path\": \"a.t"),
+        (ToolFormat::Gemma4, "<|tool_call>call:write_file{path:<|\"|>a.t"),
         (ToolFormat::QwenXml, "<tool_call>\n<function=write_file>\n<parameter=path>\na.t"),
         (ToolFormat::Glm, "<tool_call>write_file\n<arg_key>path</arg_key>\n<arg_value>a.t"),
     ];

@@ -1,6 +1,7 @@
 //! Reads the text of calls as it arrives, so that arguments can be passed on before they are complete.
 //!
-//! - Formats whose arguments are JSON are passed on as they are written, without white space.
+//! - Formats whose arguments are JSON are passed on as they are written, without white space; those of
+//!   Gemma 4 as JSON.
 //! - Formats with tags around every argument are passed on as JSON: strings as they are written, other
 //!   values when they are complete.
 //! - What cannot be read this way (the arguments before the name, calls in Python's syntax) is left to
@@ -9,6 +10,7 @@
 use serde_json::{Map, Value};
 
 use super::arguments::{converted, is_text_argument};
+use super::gemma::{GemmaText, string_part};
 use super::json_text::{JsonText, Read};
 use super::tool_format::{ARG_KEY, ARG_VALUE, ARGS, CALL_ID, MISTRAL, ToolFormat, is_name};
 use super::tools::{ToolCall, ToolSpec};
@@ -22,12 +24,19 @@ enum Unread {
     Other,
 }
 
+/// The arguments of a call in one piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Object {
+    Json(JsonText),
+    Gemma(GemmaText),
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     /// Before or in the name.
     Head,
-    /// In arguments that are a JSON object.
-    Json(JsonText),
+    /// In arguments that are an object.
+    Object(Object),
     /// Behind them, in the object of the call.
     Rest(JsonText),
     /// Behind a call.
@@ -123,7 +132,7 @@ impl CallReader {
         let step = match &mut self.place {
             Place::Stopped => return false,
             Place::Head => self.head(parsed),
-            Place::Json(_) => self.json(parsed),
+            Place::Object(_) => self.object(parsed),
             Place::Rest(json) => match json.push(&self.held, &mut String::new()) {
                 Read::More => {
                     self.held.clear();
@@ -159,6 +168,7 @@ impl CallReader {
             ToolFormat::Harmony => (self.name.clone(), self.held.len() - text.len()),
             ToolFormat::QwenXml => qwen_name(&self.held)?,
             ToolFormat::Glm => glm_name(&self.held)?,
+            ToolFormat::Gemma4 => gemma_name(&self.held)?,
             ToolFormat::Mistral | ToolFormat::MistralList if first != '[' && first != '{' => {
                 mistral_name(&self.held)?
             }
@@ -178,16 +188,22 @@ impl CallReader {
             self.give("{", parsed);
             self.place = Place::BeforeArgument;
         } else {
-            self.place = Place::Json(JsonText::object());
+            self.place = Place::Object(match self.format {
+                ToolFormat::Gemma4 => Object::Gemma(GemmaText::default()),
+                _ => Object::Json(JsonText::object()),
+            });
         }
         Ok(())
     }
 
-    fn json(&mut self, parsed: &mut ParsedText) -> Result<(), Unread> {
-        let Place::Json(json) = &mut self.place else { return Err(Unread::Other) };
+    fn object(&mut self, parsed: &mut ParsedText) -> Result<(), Unread> {
+        let Place::Object(object) = &mut self.place else { return Err(Unread::Other) };
         let held = std::mem::take(&mut self.held);
         let mut text = String::new();
-        let read = json.push(&held, &mut text);
+        let read = match object {
+            Object::Json(json) => json.push(&held, &mut text),
+            Object::Gemma(gemma) => gemma.push(&held, &mut text),
+        };
         self.give(&text, parsed);
         match read {
             Read::More => Err(Unread::More),
@@ -196,7 +212,7 @@ impl CallReader {
                 self.complete(parsed);
                 held[at..].clone_into(&mut self.held);
                 self.place = match self.format {
-                    ToolFormat::Mistral | ToolFormat::Harmony => Place::Behind,
+                    ToolFormat::Mistral | ToolFormat::Harmony | ToolFormat::Gemma4 => Place::Behind,
                     _ => Place::Rest(JsonText::behind_value()),
                 };
                 Ok(())
@@ -208,7 +224,7 @@ impl CallReader {
     fn behind(&mut self) -> Result<(), Unread> {
         let text = self.held.trim_start_matches(|c: char| c.is_whitespace() || c == ',' || c == ';');
         let next = match self.format {
-            ToolFormat::Harmony => return Err(Unread::Other),
+            ToolFormat::Harmony | ToolFormat::Gemma4 => return Err(Unread::Other),
             ToolFormat::Mistral if text.starts_with(MISTRAL) => &text[MISTRAL.len()..],
             ToolFormat::Mistral if MISTRAL.starts_with(text) => return Err(Unread::More),
             _ if text.is_empty() => return Err(Unread::More),
@@ -328,12 +344,6 @@ fn json_string(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// A text within a JSON string.
-fn string_part(text: &str) -> String {
-    let quoted = json_string(text);
-    quoted[1..quoted.len() - 1].to_owned()
-}
-
 /// What follows a part behind white space.
 fn behind<'a>(text: &'a str, part: &str) -> Result<&'a str, Unread> {
     let text = text.trim_start();
@@ -395,6 +405,12 @@ fn qwen_name(text: &str) -> Result<(String, usize), Unread> {
 fn glm_name(text: &str) -> Result<(String, usize), Unread> {
     let at = text.find(ARG_KEY.0).ok_or(Unread::More)?;
     Ok((checked_name(&text[..at])?, at))
+}
+
+fn gemma_name(text: &str) -> Result<(String, usize), Unread> {
+    let rest = behind(text, "call:")?;
+    let at = rest.find('{').ok_or(Unread::More)?;
+    Ok((checked_name(&rest[..at])?, text.len() - rest.len() + at))
 }
 
 fn checked_name(text: &str) -> Result<String, Unread> {

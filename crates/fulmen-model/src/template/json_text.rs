@@ -66,6 +66,16 @@ impl JsonText {
         JsonText { open: vec![Open::Object], expected: Expected::Next, held: String::new() }
     }
 
+    /// Whether a key comes next.
+    pub(super) fn expects_key(&self) -> bool {
+        matches!(self.expected, Expected::Key | Expected::FirstKey)
+    }
+
+    /// Whether the text is within a string.
+    pub(super) fn is_in_string(&self) -> bool {
+        matches!(self.expected, Expected::Text { .. })
+    }
+
     /// Reads a piece of text, and writes what is certain.
     pub(super) fn push(&mut self, text: &str, out: &mut String) -> Read {
         for (at, c) in text.char_indices() {

@@ -21,6 +21,7 @@ mod arguments;
 mod call_reader;
 mod error;
 mod family;
+mod gemma;
 mod harmony;
 mod jinja;
 mod json_text;
@@ -146,7 +147,7 @@ impl ChatTemplate {
             writes_calls: source.contains("tool_calls"),
             tools_in_system: source.contains("message['tools']"),
             xml_tools: source.contains("xml_tools"),
-            reasons: channels || source.contains("<think>") || source.contains("</think>"),
+            reasons: channels || answer::THOUGHTS.iter().any(|thoughts| thoughts.are_in(source)),
             channels,
         })
     }
@@ -240,9 +241,17 @@ impl ChatTemplate {
             return Ok((prompt, AnswerParser::harmony(!tools.is_empty(), constrained)));
         }
         let reasons = self.reasons && !constrained;
-        let thinking = reasons && prompt.text.trim_end().ends_with("<think>");
+        let thoughts = self.thoughts();
+        let thinking = reasons && prompt.text.trim_end().ends_with(thoughts.open);
         let format = (!tools.is_empty()).then(|| self.tools.unwrap_or_default());
-        Ok((prompt, AnswerParser::new(reasons, thinking, format).with_tools(tools)))
+        let parser = AnswerParser::new(reasons, thinking, format).with_thoughts(thoughts);
+        Ok((prompt, parser.with_tools(tools)))
+    }
+
+    /// The tags of thoughts.
+    fn thoughts(&self) -> answer::Thoughts {
+        let known = answer::THOUGHTS.into_iter().find(|thoughts| thoughts.are_in(&self.source));
+        known.unwrap_or_default()
     }
 
     /// Gives the tools to the template, where it looks for them.

@@ -382,3 +382,26 @@ fn messages_have_channels() {
         <|start|>assistant<|channel|>final<|message|>No.<|end|><|start|>assistant";
     assert_eq!(text, expected);
 }
+
+/// Gemma 4's: thoughts in a channel, which a prompt may have opened.
+#[test]
+fn thoughts_may_have_other_tags() {
+    let source = "{% if tools %}<|tool_call>call:NAME<tool_call|>{% endif %}\
+        {% for message in messages %}<|turn>{{ message.role }}\n{{ message.content }}<turn|>\n{% endfor %}\
+        <|turn>model\n<|channel>thought\n{% if not enable_thinking %}<channel|>{% endif %}";
+    let template = ChatTemplate::new(source).unwrap();
+    assert!(template.has_reasoning() && !template.has_channels());
+    assert_eq!(template.tool_format(), Some(ToolFormat::Gemma4));
+    let tools = [ToolSpec::new("time".to_owned(), None, None).unwrap()];
+    let parser = |thinking| {
+        let options = ChatOptions { thinking: Some(thinking), ..ChatOptions::default() };
+        let messages = vec![Message::user("Time?")];
+        template.prompt_with_tools(&tokenizer(), messages, &tools, options, false).unwrap().1
+    };
+    let mut opened = parser(true);
+    let parsed = opened.push("Hm.\n<channel|>I look.<|tool_call>call:time{}<tool_call|>");
+    assert_eq!((parsed.reasoning.as_str(), parsed.content.as_str()), ("Hm.", "I look."));
+    assert_eq!(parsed.calls[0].name, "time");
+    let mut closed = parser(false);
+    assert_eq!(closed.push("No <think>.").content, "No <think>.");
+}

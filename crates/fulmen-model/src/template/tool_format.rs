@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::arguments::converted;
+use super::gemma;
 use super::pythonic;
 use super::tools::{ToolCall, ToolSpec};
 
@@ -32,6 +33,8 @@ pub enum ToolFormat {
     Phi4,
     /// OLMo 3: calls in Python's syntax between `<function_calls>` and `</function_calls>`, one per line.
     Olmo3,
+    /// Gemma 4: `<|tool_call>call:NAME{KEY:VALUE,…}<tool_call|>`, where strings are between `<|"|>`.
+    Gemma4,
     /// gpt-oss: a message to the tool in the channel `commentary`, whose text is the arguments.
     Harmony,
 }
@@ -44,7 +47,7 @@ pub(super) const MISTRAL: &str = "[TOOL_CALLS]";
 
 impl ToolFormat {
     /// All formats.
-    pub const ALL: [ToolFormat; 10] = [
+    pub const ALL: [ToolFormat; 11] = [
         ToolFormat::Hermes,
         ToolFormat::QwenXml,
         ToolFormat::Glm,
@@ -54,6 +57,7 @@ impl ToolFormat {
         ToolFormat::Granite,
         ToolFormat::Phi4,
         ToolFormat::Olmo3,
+        ToolFormat::Gemma4,
         ToolFormat::Harmony,
     ];
 
@@ -68,6 +72,7 @@ impl ToolFormat {
             () if has("<tool_call>") && has("<arg_key>") => ToolFormat::Glm,
             () if has("<tool_call>") && has("<function=") => ToolFormat::QwenXml,
             () if has("<tool_call>") => ToolFormat::Hermes,
+            () if has("<|tool_call>") && has("<tool_call|>") => ToolFormat::Gemma4,
             () if has(MISTRAL) && has(ARGS) => ToolFormat::Mistral,
             () if has(MISTRAL) => ToolFormat::MistralList,
             () if has("<|tool|>") && has("<|/tool|>") => ToolFormat::Phi4,
@@ -89,6 +94,7 @@ impl ToolFormat {
             ToolFormat::Granite => ("<|tool_call|>", ""),
             ToolFormat::Phi4 => ("<|tool_call|>", "<|/tool_call|>"),
             ToolFormat::Olmo3 => ("<function_calls>", "</function_calls>"),
+            ToolFormat::Gemma4 => ("<|tool_call>", "<tool_call|>"),
             ToolFormat::Harmony => ("<|channel|>", "<|call|>"),
         }
     }
@@ -98,6 +104,7 @@ impl ToolFormat {
         match self {
             ToolFormat::Glm => &[ARG_KEY.0, ARG_KEY.1, ARG_VALUE.0, ARG_VALUE.1],
             ToolFormat::Mistral => &[ARGS, CALL_ID],
+            ToolFormat::Gemma4 => &[gemma::QUOTE],
             _ => &[],
         }
     }
@@ -114,6 +121,7 @@ impl ToolFormat {
             ToolFormat::Llama3 => llama_calls(text),
             ToolFormat::MistralList | ToolFormat::Mistral => json_calls(text).or_else(|| mistral_calls(text)),
             ToolFormat::Olmo3 => pythonic::calls(text),
+            ToolFormat::Gemma4 => Some(vec![gemma::call(text)?]),
         }
     }
 }

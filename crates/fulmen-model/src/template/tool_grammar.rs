@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::answer::{END_THINK, THINK};
-use super::arguments::is_text;
+use super::answer::THOUGHTS;
+use super::arguments::{is_scalar, is_text};
+use super::gemma::QUOTE;
 use super::harmony::{CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START};
 use super::tool_format::{ARG_KEY, ARG_VALUE, ARGS, ToolFormat};
 use super::tools::ToolSpec;
@@ -35,6 +36,7 @@ impl ToolFormat {
                 (format!("call{}", more(r#""\n""#)), format!(r#"{open} "\n" {call} {close}"#))
             }
             ToolFormat::Glm => (format!("call{}", more(r#""\n"?"#)), format!(r#"{open} {call} {close}"#)),
+            ToolFormat::Gemma4 => (format!("call{}", more("")), format!("{open} {call} {close}")),
             ToolFormat::Llama3 => (format!("call{}", more(r#""; ""#)), call),
             ToolFormat::MistralList | ToolFormat::Granite => {
                 (format!(r#"{open} "[" call{} "]""#, more(r#"", ""#)), call)
@@ -79,7 +81,7 @@ impl ToolFormat {
             }
             ToolFormat::Hermes => (format!(r#""\n" call "\n" {close}"#), "*"),
             ToolFormat::QwenXml => (format!(r#""\n" call {close}"#), "*"),
-            ToolFormat::Glm => (format!("call {close}"), "*"),
+            ToolFormat::Glm | ToolFormat::Gemma4 => (format!("call {close}"), "*"),
             ToolFormat::MistralList | ToolFormat::Granite => (r#""[" call (", " call)* "]""#.to_owned(), "?"),
             ToolFormat::Phi4 => (format!(r#""[" call (", " call)* "]" {close}"#), "*"),
             ToolFormat::Mistral => ("call".to_owned(), "*"),
@@ -107,6 +109,7 @@ impl Grammar<'_> {
                 ToolFormat::QwenXml | ToolFormat::Glm => self.tagged_call(format, at, tool)?,
                 ToolFormat::Olmo3 => self.python_call(at, tool)?,
                 ToolFormat::Harmony => self.harmony_call(at, tool),
+                ToolFormat::Gemma4 => self.gemma_call(at, tool)?,
                 ToolFormat::Mistral => {
                     let args = self.tag(ARGS);
                     let name = quoted(tool.name());
@@ -127,7 +130,8 @@ impl Grammar<'_> {
             self.rule("free", &format!("<[^{id}]>*"));
             return;
         }
-        let tags = [THINK, END_THINK].into_iter().filter_map(|tag| self.tokenizer.special_token(tag));
+        let tags = THOUGHTS.iter().flat_map(|thoughts| thoughts.tokens);
+        let tags = tags.filter_map(|tag| self.tokenizer.special_token(tag));
         let tags: Vec<String> = tags.map(|id| id.to_string()).collect();
         let thoughts = match tags.is_empty() {
             true => String::new(),
@@ -262,13 +266,7 @@ impl Grammar<'_> {
         if let Some(texts) = values.as_ref().and_then(literals) {
             self.rule(name, &texts);
         } else if is_text(root, schema) {
-            let bound = |key: &str| schema.get(key).and_then(Value::as_u64);
-            let repeat = match (bound("minLength"), bound("maxLength")) {
-                (None, None) => "*".to_owned(),
-                (least, None) => format!("{{{},}}", least.unwrap_or(0)),
-                (least, Some(most)) => format!("{{{},{most}}}", least.unwrap_or(0)),
-            };
-            return self.text(name, after, &repeat);
+            return self.text(name, after, &repeat(schema));
         } else {
             self.json(name, &with_definitions(root, schema));
         }
@@ -291,6 +289,63 @@ impl Grammar<'_> {
         format!("{}{space}", self.tag(after))
     }
 
+    /// `call:NAME{KEY:VALUE,…}`. Of lists and objects within it, the form is kept and not their schema.
+    fn gemma_call(&mut self, at: usize, tool: &ToolSpec) -> Option<()> {
+        self.gemma_values();
+        let head = quoted(&format!("call:{}", tool.name()));
+        let Some(parameters) = Parameters::of(tool) else {
+            self.rule(&format!("tool_{at}"), &format!("{head} gemma_object"));
+            return Some(());
+        };
+        let (mut required, mut optional) = (Vec::new(), Vec::new());
+        for (index, (key, schema, needed)) in parameters.list.iter().enumerate() {
+            let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '$');
+            if key.is_empty() || !key.chars().all(plain) {
+                return None;
+            }
+            let (argument, value) = (format!("argument_{at}_{index}"), format!("value_{at}_{index}"));
+            self.rule(&argument, &format!("{} {value}", quoted(&format!("{key}:"))));
+            self.gemma_value(&value, tool.parameters(), schema);
+            if *needed { required.push(argument) } else { optional.push(argument) }
+        }
+        self.rule(&format!("arguments_{at}"), &separated(&required, &optional, ","));
+        self.rule(&format!("tool_{at}"), &format!("{head} \"{{\" arguments_{at} \"}}\""));
+        Some(())
+    }
+
+    /// The value of an argument of Gemma's.
+    fn gemma_value(&mut self, name: &str, root: &Value, schema: &Value) {
+        let quote = self.tag(QUOTE);
+        let text = |value: &Value| Some(format!("{quote} {} {quote}", quoted(value.as_str()?)));
+        let values = schema.get("enum").and_then(Value::as_array).cloned();
+        let values = values.or_else(|| Some(vec![schema.get("const")?.clone()]));
+        let texts = values.and_then(|values| values.iter().map(text).collect::<Option<Vec<String>>>());
+        if let Some(texts) = texts.filter(|texts| !texts.is_empty()) {
+            self.rule(name, &texts.join(" | "));
+        } else if is_text(root, schema) {
+            let closed = self.text(&format!("{name}_text"), QUOTE, &repeat(schema));
+            self.rule(name, &format!("{quote} {closed}"));
+        } else if is_scalar(root, schema) {
+            self.json(name, &with_definitions(root, schema));
+        } else {
+            self.rule(name, "gemma_value");
+        }
+    }
+
+    /// Any value of Gemma's, once.
+    fn gemma_values(&mut self) {
+        if self.rules.contains("gemma_value: ") {
+            return;
+        }
+        let quote = self.tag(QUOTE);
+        let closed = self.text("gemma_text", QUOTE, "*");
+        self.json("gemma_scalar", &json!({ "type": ["number", "boolean", "null"] }));
+        self.rule("gemma_value", &format!("{quote} {closed} | gemma_scalar | gemma_list | gemma_object"));
+        self.rule("gemma_list", r#""[" (gemma_value ("," gemma_value)*)? "]""#);
+        self.rule("gemma_object", r#""{" (gemma_pair ("," gemma_pair)*)? "}""#);
+        self.rule("gemma_pair", r#"/[\p{L}\p{N}_.$-]{1,64}/ ":" gemma_value"#);
+    }
+
     /// `NAME(KEY=VALUE, …)`.
     fn python_call(&mut self, at: usize, tool: &ToolSpec) -> Option<()> {
         let parameters = Parameters::of(tool).unwrap_or_default();
@@ -305,23 +360,28 @@ impl Grammar<'_> {
             self.json(&format!("value_{at}_{index}"), &with_definitions(tool.parameters(), schema));
             if *needed { required.push(argument) } else { optional.push(argument) }
         }
-        let following = |rest: &[String]| -> String {
-            rest.iter().map(|argument| format!(" (\", \" {argument})?")).collect()
-        };
-        let arguments = if required.is_empty() {
-            let mut ways: Vec<String> = (0..optional.len())
-                .map(|first| format!("{}{}", optional[first], following(&optional[first + 1..])))
-                .collect();
-            ways.push("\"\"".to_owned());
-            ways.join(" | ")
-        } else {
-            format!("{}{}", required.join(" \", \" "), following(&optional))
-        };
+        let arguments = separated(&required, &optional, ", ");
         self.rule(&format!("arguments_{at}"), &arguments);
         let open = quoted(&format!("{}(", tool.name()));
         self.rule(&format!("tool_{at}"), &format!("{open} arguments_{at} \")\""));
         Some(())
     }
+}
+
+/// Arguments with a separator between them: those that are required, and any of the others.
+fn separated(required: &[String], optional: &[String], separator: &str) -> String {
+    let separator = quoted(separator);
+    let following = |rest: &[String]| -> String {
+        rest.iter().map(|argument| format!(" ({separator} {argument})?")).collect()
+    };
+    if !required.is_empty() {
+        return format!("{}{}", required.join(&format!(" {separator} ")), following(optional));
+    }
+    let mut ways: Vec<String> = (0..optional.len())
+        .map(|first| format!("{}{}", optional[first], following(&optional[first + 1..])))
+        .collect();
+    ways.push("\"\"".to_owned());
+    ways.join(" | ")
 }
 
 /// The parameters of a tool, in the order of its schema, and whether they are required.
@@ -339,6 +399,16 @@ impl<'a> Parameters<'a> {
         let is_required = |key: &str| required.is_some_and(|list| list.iter().any(|name| name == key));
         let list = properties.iter().map(|(key, schema)| (key.as_str(), schema, is_required(key)));
         Some(Parameters { list: list.collect() })
+    }
+}
+
+/// How many characters a string may have, as a repetition.
+fn repeat(schema: &Value) -> String {
+    let bound = |key: &str| schema.get(key).and_then(Value::as_u64);
+    match (bound("minLength"), bound("maxLength")) {
+        (None, None) => "*".to_owned(),
+        (least, None) => format!("{{{},}}", least.unwrap_or(0)),
+        (least, Some(most)) => format!("{{{},{most}}}", least.unwrap_or(0)),
     }
 }
 

@@ -286,6 +286,24 @@ pub(super) const ROWS: &[Row] = &[
         &[("get_time", "{}")],
     ),
     row(
+        "Gemma 4, two calls",
+        ToolFormat::Gemma4,
+        "I check both.<|tool_call>call:get_weather{city:<|\"|>Paris {x}: \"y\"<|\"|>,days:3,place:{\
+         lat:48.9,tags:[<|\"|>a<|\"|>]}}<tool_call|><|tool_call>call:get_time{}<tool_call|>",
+        "I check both.",
+        &[
+            ("get_weather", r#"{"city":"Paris {x}: \"y\"","days":3,"place":{"lat":48.9,"tags":["a"]}}"#),
+            ("get_time", "{}"),
+        ],
+    ),
+    row(
+        "Gemma 4, malformed",
+        ToolFormat::Gemma4,
+        "<|tool_call>call:get_weather{city:Paris}<tool_call|>",
+        "<|tool_call>call:get_weather{city:Paris}<tool_call|>",
+        &[],
+    ),
+    row(
         "OLMo 3",
         ToolFormat::Olmo3,
         "<function_calls>\nget_weather(city=\"Paris (3)\", days=2, hourly=true)\nget_time()\n\
@@ -399,6 +417,7 @@ fn formats_are_recognized_by_templates() {
         ("{% if message['tools'] %}'<|tool|>' + message['tools'] + '<|/tool|>'", Some(ToolFormat::Phi4)),
         ("{{ tools | tojson }} within <function_calls></function_calls>", Some(ToolFormat::Olmo3)),
         ("{% if tools %}{% endif %}<|start|>assistant<|channel|>final<|message|>", Some(ToolFormat::Harmony)),
+        ("{% if tools %}<|tool_call>call:{{ name }}{{ '{' }}…<tool_call|>", Some(ToolFormat::Gemma4)),
         ("{{ messages }}", None),
         ("{% if tools %}{{ tools }}{% endif %}", None),
         ("<start_of_turn>{{ role }}\\n{{ message.content }}<end_of_turn>", None),

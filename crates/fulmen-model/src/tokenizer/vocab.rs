@@ -31,7 +31,8 @@ const ENDS: [&str; 8] = [
     "<｜end▁of▁sentence｜>",
 ];
 /// Tokens that end a text only if the file marks them as control tokens: otherwise they may be HTML or prose.
-const CONTROL_ENDS: [&str; 4] = ["</s>", "<EOT>", "<eos>", "<turn|>"];
+/// `<|tool_response>` ends the turn of Gemma 4 behind its calls.
+const CONTROL_ENDS: [&str; 5] = ["</s>", "<EOT>", "<eos>", "<turn|>", "<|tool_response>"];
 
 /// The ends of an answer in the harmony format of gpt-oss, if a vocabulary has both; there `<|end|>` ends one
 /// of several messages.

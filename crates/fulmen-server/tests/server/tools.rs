@@ -313,7 +313,7 @@ fn required_calls_and_schemas_are_kept() {
 }
 
 /// What a template of each family has of its format, and an answer with a call in it.
-const FAMILIES: [(&str, &str); 8] = [
+const FAMILIES: [(&str, &str); 9] = [
     ("<tool_call>", "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"12\"}}\n</tool_call>"),
     (
         "<tool_call><function=",
@@ -330,6 +330,7 @@ const FAMILIES: [(&str, &str); 8] = [
         "<|tool|><|/tool|>",
         "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"12\"}}]<|/tool_call|>",
     ),
+    ("<|tool_call><tool_call|>", "<|tool_call>call:weather{city:<|\"|>12<|\"|>}<tool_call|>"),
     ("<function_calls>", "<function_calls>\nweather(city=\"12\")\n</function_calls>"),
 ];
 
