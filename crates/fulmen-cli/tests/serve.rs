@@ -175,7 +175,7 @@ fn run_and_chat_use_a_running_server() {
         (&["--context", "100", "Once"][..], 2, "--context is for a model in this process"),
         (&["other", "Once"], 1, "does not exist"),
         (&["--api-key", "wrong", "Once"], 1, "the API key is wrong"),
-        (&["--regex", "(", "Once"], 1, "grammar"),
+        (&["--regex", "(", "Once"], 1, "the regular expression is invalid"),
     ] {
         let (_, stderr, found) = run(args);
         assert!(found == Some(code) && stderr.contains(words), "{args:?}: {stderr}");

@@ -4,6 +4,12 @@
 // call says that its rows decode); one new token per row. Other types of cache and head sizes:
 // attention_decode_{q8_0,f32,other_dims}.cu.
 //
+// Entries: `attention_decode_<head_dim>_single_row` (one row, SPLITS = 8), `..._cluster<SPLITS>` (any number
+// of rows; the name is the same where there are no clusters) and `..._mixed` (below). Parts of the kernel, in
+// the order of their steps: attention_decode.cuh (the block's course), attention_decode_block.cuh (what a
+// block computes, shared memory), _f16.cuh (tiles, ring, loader), _prologue.cuh, _mainloop.cuh,
+// _epilogue.cuh; stages of the rings: _f16_entries.cuh.
+//
 // Grid: x = n_kv_heads * parts * SPLITS, y = rows; 256 threads (8 warps). A block computes up to 8 query
 // heads of one KV head for one row, so K and V are read once for all of them; parts = ceil(query heads per KV
 // head / 8). SPLITS blocks (1, 2, 4 or 8; fewer with more rows) split the context of a row and part. They are
@@ -25,7 +31,8 @@
 //   4. Combine: the warps' O, max and sum through shared memory; then every block of the cluster sends the
 //      slice of O that another block finishes to it (distributed shared memory).
 //   5. Epilogue: out = O / sum in f32, and optionally in the form that the next matmul reads: q8 activations
-//      (one row), f16 fragments (2 to 32 rows, clusters only) or f16 panels (up to 256 rows, clusters only).
+//      (one row; with clusters by single_row entries only), f16 fragments (2 to 32 rows, clusters only) or
+//      f16 panels (up to 256 rows, clusters only).
 //
 // Several rows of one sequence (new tokens of one prompt) must see what the others store: each block then
 // computes the new keys and values at positions up to its own whose tile belongs to this block, so a block

@@ -4,10 +4,10 @@
 // power of two, stored as hi * 256 + lo. These two bytes are rows g and g + 8 of the A operand, so one
 // m16n8k32 MMA covers the eight query heads, eight positions and the 32 dims of a scale. The sums are exact;
 // they are multiplied by the scale in f32. O += P V in f16: P is multiplied by the scale of a position and
-// group of 32 dims, taken relative to a power
-// of two, the reference, that is not below any scale so far, so that the factors neither overflow nor become
-// subnormal; O is rescaled where the reference rises. V is not converted: v + 128 (one XOR) is used as the
-// bits of an f16, the subnormal number (v + 128) * 2^-24; the term 128 * sum(P) is subtracted at the end.
+// group of 32 dims, taken relative to a power of two, the reference, that is not below any scale so far, so
+// that the factors neither overflow nor become subnormal; O is rescaled where the reference rises. V is not
+// converted: v + 128 (one XOR) is used as the bits of an f16, the subnormal number (v + 128) * 2^-24; the
+// term 128 * sum(P) is subtracted at the end.
 //
 // A tile in shared memory is 16 rows of K and of V in int8, then the scales of K and of V,
 // [16][head_dim / 32] f16. Chunks are ordered so that neither ldmatrix of eight rows of K, nor a load of

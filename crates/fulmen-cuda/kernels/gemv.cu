@@ -16,13 +16,15 @@
 //          w takes tasks w, w + WARPS ... With two formats (Q4_K and Q6_K) the warps are divided among them
 //   warp   LANES = 8, 16 or 32 lanes per row; a lane multiplies every LANES-th unit of 64 columns;
 //          shuffles add up the lanes
-//   stage  the rows of a task as one TMA bulk copy of up to 8448 bytes; a longer row (LANES = 32), or one
-//          that does not fit in the ring, is cut into segments of SEGMENT_UNITS units
+//   stage  the rows of a task as one TMA bulk copy (for gate and up one of each) of up to 8448 bytes; a
+//          longer row (LANES = 32), or one that does not fit in the ring, is cut into segments of
+//          SEGMENT_UNITS units
 //
 // Pipeline
 //   Each warp has a ring of one or two stages; full[w][s] is that of stage s of warp w. No warp waits for
 //   another. Weights do not depend on the previous kernel, so rings are filled before `pdl_wait`; gamma is
-//   prefetched into L2 before it. `x_full`: of the copy of forwarded q8 activations, all threads wait.
+//   prefetched into L2 before it. `x_full` is the mbarrier of the copy of forwarded q8 activations, for
+//   which all threads wait.
 //
 // Memory layouts
 //   x       f32 [k], or q8 activations (768 bytes per 512 columns: quants by slice, scales and sums by unit)

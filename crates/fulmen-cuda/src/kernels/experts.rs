@@ -3,8 +3,8 @@
 //! A GEMV reads the experts of each row (`expert_gemv.cu`) for up to [`GEMV_ROWS`] rows, as long as there are
 //! not more than two pairs of a row and one of its experts for each expert. Otherwise the pairs are grouped
 //! by expert, and each group is a GEMM (`expert_gemm.cu`). What neither has a kernel for runs in f32, pair by
-//! pair (`expert_generic.cu`). So do batch-invariant calls: a pair's sums are then those of one warp,
-//! whatever other pairs there are.
+//! pair (`expert_generic.cu`), as do calls made by hand that ask for batch-invariant kernels; plans are
+//! refused, because a storm of requests did not give equal bits on a GPU.
 
 use fulmen_core::{ActivationForm, ExpertDownCall, ExpertGateUpCall, WeightArg};
 

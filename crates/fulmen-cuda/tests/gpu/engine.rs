@@ -3,9 +3,7 @@
 use fulmen_core::DType;
 use fulmen_engine::EngineOptions;
 
-use crate::engine_scenario::{
-    Reference, Storm, expert_model, hybrid_model, prefix_hits_change_nothing, small_model,
-};
+use crate::engine_scenario::{Reference, Storm, hybrid_model, prefix_hits_change_nothing, small_model};
 use crate::gpu;
 
 #[test]
@@ -62,24 +60,6 @@ fn a_storm_of_hybrid_models_gives_the_tokens_of_running_alone() {
     let storm = Storm { requests: 100, max_tokens: 40, sampled: false, options, seed: 5 };
     let stats = storm.near(&model, &Reference::hybrid("tiny-qwen35", "f16"));
     assert!(stats.decode_rows > 7 * stats.steps, "{stats:?}");
-}
-
-#[test]
-fn a_storm_of_experts_gives_equal_bits_in_batch_invariant_mode() {
-    let Some(gpu) = gpu() else { return };
-    for (preset, recipe) in [("tiny-qwen3moe", "q4_k_m"), ("tiny-gpt-oss", "mxfp4_moe")] {
-        let model = expert_model(preset, recipe, Box::new(gpu.dispatcher()));
-        let options = EngineOptions {
-            context: 512,
-            max_sequences: 8,
-            pages: 14,
-            batch_invariant: true,
-            ..EngineOptions::default()
-        };
-        let storm = Storm { requests: 100, max_tokens: 24, sampled: true, options, seed: 3 };
-        let stats = storm.equal_bits(&model);
-        assert!(stats.dropped > 0 && stats.cancelled > 0, "{preset}: {stats:?}");
-    }
 }
 
 #[test]
