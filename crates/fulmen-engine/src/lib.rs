@@ -33,6 +33,7 @@ mod ranks;
 mod request;
 mod scheduler;
 pub mod step;
+mod wire;
 
 pub use driver::{Driver, Progress, StepDevice, Ticket};
 pub use engine::{AnyDevice, EVENT_CAPACITY, Engine, RequestHandle, Shutdown};

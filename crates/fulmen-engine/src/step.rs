@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 pub use fulmen_core::sampling::TokenMask;
+use serde::{Deserialize, Serialize};
 
 use crate::pages::{PageId, Transfer};
 use crate::request::SamplingParams;
@@ -40,7 +41,7 @@ pub struct Row {
 }
 
 /// The rows of a step as arrays of the size of the bucket. Rows behind `active` have no slot.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
     /// Rows that are to be computed.
     pub active: u32,
@@ -95,7 +96,7 @@ impl Rows {
 }
 
 /// The token after a row whose logits are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NextToken {
     /// It is sampled from the logits, and becomes the token at the next position of the row's slot.
     Sample,
@@ -105,7 +106,7 @@ pub enum NextToken {
 }
 
 /// A row whose logits are wanted. Several rows of one sequence may be, each with results of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogitsRow {
     /// The index of the row.
     pub row: u32,
@@ -117,11 +118,12 @@ pub struct LogitsRow {
     /// Whether the hidden state after the final norm is wanted.
     pub hidden: bool,
     /// The tokens that may be sampled; `None` for all. Not for a known token.
+    #[serde(with = "crate::wire::token_mask")]
     pub mask: Option<TokenMask>,
 }
 
 /// The rows of a prefill chunk: consecutive positions of one sequence.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefillChunk {
     /// The slot of the sequence.
     pub slot: u32,
@@ -132,7 +134,7 @@ pub struct PrefillChunk {
 }
 
 /// An entry of a page table in device memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableEdit {
     /// The group of layers.
     pub group: u32,
@@ -145,7 +147,7 @@ pub struct TableEdit {
 }
 
 /// A slot gets a sequence, new or resumed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SlotSetup {
     /// The slot.
     pub slot: u32,
@@ -160,7 +162,7 @@ pub struct SlotSetup {
 ///
 /// Everything in it is in the order in which the scheduler decided it, and a device runs steps in the order
 /// of their launches. So a page that was freed can be given away at once: what reads it was launched before.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Prologue {
     /// Copies of pages, and swaps between device and host.
     pub transfers: Vec<Transfer>,
@@ -181,7 +183,7 @@ impl Prologue {
 }
 
 /// A step: what a device is told to do in one launch.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StepPlan {
     /// Counts the steps.
     pub number: u64,

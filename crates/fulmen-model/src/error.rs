@@ -201,6 +201,14 @@ pub enum ModelError {
         /// Its error.
         source: Box<ModelError>,
     },
+    /// Ranks of another process failed, or the process has ended.
+    #[error("node {node}: {reason}")]
+    Node {
+        /// The node, from 0.
+        node: u32,
+        /// What happened.
+        reason: String,
+    },
     /// A constraint could not go on: the grammar needs more work than its limits allow, or it is broken.
     #[error("{0}")]
     Constraint(String),

@@ -105,7 +105,9 @@ pub(super) fn run(args: &Args) -> Result<(), BenchCommandError> {
     let mut group = match (args.nodes, &args.rendezvous) {
         (Some(count), Some(address)) => {
             let nodes = Nodes { count, node: args.node_rank, address: address.clone(), timeout };
-            RankGroup::join_nodes(parallel, &nodes, timed.fingerprint())?
+            let mut group = RankGroup::join_nodes(parallel, &nodes, timed.fingerprint())?;
+            group.watch_nodes()?;
+            group
         }
         _ => RankGroup::join(parallel)?,
     };

@@ -279,7 +279,7 @@ impl Model {
         let _between_steps = self.between_steps()?;
         let chunks: Result<Vec<u32>, _> = self.all_ranks().map(|rank| load::chunk(rank, &options)).collect();
         options.chunk = chunks?.into_iter().min().unwrap_or(options.chunk);
-        Session::new(Arc::clone(&self.shared), options).map_err(|error| self.error_of_rank_0(error))
+        Session::new(Arc::clone(&self.shared), options).map_err(|error| self.error_of_first_rank(error))
     }
 
     /// The graph of a step, before fusion and planning: to print, to visualize, or to run elsewhere. Of

@@ -2,9 +2,10 @@
 
 use fulmen_core::sampling::{Penalties, SampleState};
 use fulmen_model::ModelError;
+use serde::{Deserialize, Serialize};
 
 /// How tokens are drawn. The default is greedy: always the most likely token.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// Divides the logits; 0 selects the most likely token.
     pub temperature: f32,

@@ -26,6 +26,11 @@ impl Session {
     /// Sessions of the other ranks, if this is that of rank 0; made between steps.
     pub(super) fn start_followers(&self) -> Result<Option<Workers<Session>>, ModelError> {
         let Some(ranks) = &self.shared.ranks else { return Ok(None) };
+        if ranks.group.has_other_nodes() {
+            return Err(ModelError::Without {
+                what: "sessions: it is on several nodes, which an engine runs",
+            });
+        }
         let mut sessions = Vec::new();
         for (rank, shared) in (1..).zip(&ranks.followers) {
             let session = Session::new(Arc::clone(shared), self.options);
@@ -33,7 +38,7 @@ impl Session {
             if !ranks.group.is_on_devices() {
                 session.cancel = Arc::clone(&self.cancel);
             }
-            sessions.push(session);
+            sessions.push((rank, session));
         }
         Workers::start(&ranks.group, sessions).map(Some)
     }

@@ -12,15 +12,15 @@ use fulmen_model::tokenizer::Tokenizer;
 
 use super::load;
 use super::model::{Device, LoadOptions, LoadProgress, Model, Shared};
-use crate::ranks::{Collectives, CollectivesInUse, Group, RankDevice, TensorParallel};
+use crate::ranks::{Collectives, CollectivesInUse, Group, JoinError, RankDevice, RankGroup, TensorParallel};
 
-/// What rank 0 has for all ranks.
+/// What the first rank of this process has for all ranks.
 pub(super) struct Ranks {
     /// The dimensions of the whole model.
     pub(super) config: Config,
     /// Its metadata and tensors.
     pub(super) source: Arc<dyn ModelSource>,
-    /// Ranks 1, 2, …
+    /// The next ranks of this process.
     pub(super) followers: Vec<Arc<Shared>>,
     pub(super) group: Arc<Group>,
 }
@@ -67,6 +67,32 @@ impl Model {
         Ok(Model::of(Shared { ranks: Some(Ranks { config, source, followers, group }), ..first }))
     }
 
+    /// Loads the ranks of this process of a model that is divided among several nodes. Every node does so,
+    /// with the same model and options. An engine runs the model on node 0; the others
+    /// [follow](Model::follow).
+    ///
+    /// # Errors
+    /// As [`Model::from_source_sharded`]. A node that fails ends its connections, by which the others notice.
+    pub fn from_source_nodes(
+        source: Arc<dyn ModelSource>,
+        ranks: RankGroup,
+        options: LoadOptions<'_>,
+    ) -> Result<Model, JoinError> {
+        let source = split_fused(source)?;
+        let config = Config::read(source.as_ref())?;
+        check_backends(&ranks.devices)?;
+        let (group, devices) = Group::of_nodes(ranks)?;
+        let sharding = Sharding::new(&config, source.as_ref(), group.ranks())?;
+        let group = Arc::new(group);
+        let tokenizer = Tokenizer::from_source(source.as_ref()).map_err(ModelError::from)?;
+        let mut loaded = load_ranks(&source, &config, &sharding, &group, devices, options)?;
+        let first = Shared { tokenizer, ..loaded.remove(0) };
+        let source: Arc<dyn ModelSource> =
+            if first.in_place { source } else { Arc::new(Description::of(source.as_ref())) };
+        let followers = loaded.into_iter().map(Arc::new).collect();
+        Ok(Model::of(Shared { ranks: Some(Ranks { config, source, followers, group }), ..first }))
+    }
+
     /// Loads rank 0 of a model that is divided among `ranks`, without the others: to measure how long its
     /// part of a step takes. In place of a collective it copies its own part, so what it computes is of no
     /// use.
@@ -91,7 +117,7 @@ impl Model {
 
     /// On how many ranks each layer runs: 1 unless the model is divided by tensor parallelism.
     pub fn ranks(&self) -> u32 {
-        self.all_ranks().count() as u32
+        self.shared().ranks.as_ref().map_or(1, |ranks| ranks.group.ranks())
     }
 
     /// What runs the collectives of its ranks; `None` for a single rank.
@@ -99,7 +125,7 @@ impl Model {
         self.shared().ranks.as_ref().map(|ranks| ranks.group.collectives())
     }
 
-    /// Bytes of the weights of each rank.
+    /// Bytes of the weights of each rank of this process.
     pub fn rank_weight_bytes(&self) -> Vec<u64> {
         self.all_ranks().map(|rank| rank.stages.iter().map(|stage| stage.weights.bytes).sum()).collect()
     }
@@ -109,7 +135,8 @@ impl Model {
         &self.shared().config
     }
 
-    /// The ranks of the model, if there are several: their group, and the model of each after the first.
+    /// The ranks of the model, if there are several: their group, and the model of each after the first of
+    /// this process.
     pub(crate) fn followers(&self) -> Option<(Arc<Group>, Vec<Model>)> {
         let ranks = self.shared().ranks.as_ref()?;
         let models = ranks.followers.iter().map(|shared| Model::sharing(Arc::clone(shared))).collect();
@@ -122,10 +149,10 @@ impl Model {
         self.shared().ranks.as_ref().map(|ranks| ranks.group.turn()).transpose()
     }
 
-    /// An error of rank 0, named as such if there are several ranks.
-    pub(crate) fn error_of_rank_0(&self, error: ModelError) -> ModelError {
+    /// An error of the first rank of this process, named as such if there are several ranks.
+    pub(crate) fn error_of_first_rank(&self, error: ModelError) -> ModelError {
         match &self.shared().ranks {
-            Some(ranks) => ranks.group.of_rank(0, error),
+            Some(ranks) => ranks.group.of_rank(ranks.group.first_rank(), error),
             None => error,
         }
     }
@@ -159,20 +186,22 @@ fn load_ranks(
     mut options: LoadOptions<'_>,
 ) -> Result<Vec<Shared>, ModelError> {
     let session = options.session.resolve(config)?;
-    let (count, placement) = (u64::from(sharding.ranks()), Placement::whole(config.layers));
+    let (count, placement) = (devices.len() as u64, Placement::whole(config.layers));
     let mut ranks: Vec<Shared> = Vec::new();
-    for (rank, device) in (0u32..).zip(devices) {
+    for (rank, device) in (group.first_rank()..).zip(devices) {
         let device: Device = match group.ranks() {
             1 => device,
-            _ if group.is_on_devices() => device,
+            // Those of several nodes have joined before.
+            _ if group.is_on_devices() || group.has_other_nodes() => device,
             _ => Box::new(RankDevice::new(device, Arc::clone(group.communicator(rank)))),
         };
         let config = sharding.config(rank);
         let source = sharding.source(Arc::clone(source), rank)?;
         // All ranks have the same sizes.
+        let before = u64::from(rank - group.first_rank());
         let mut report = |LoadProgress { done, total }| {
             let Some(progress) = &mut options.progress else { return ControlFlow::Continue(()) };
-            let done = done.saturating_add(total.saturating_mul(rank.into()));
+            let done = done.saturating_add(total.saturating_mul(before));
             progress(LoadProgress { done, total: total.saturating_mul(count) })
         };
         let check_weights = options.check_weights;

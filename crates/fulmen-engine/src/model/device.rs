@@ -9,6 +9,7 @@ use fulmen_model::arch::Config;
 use super::logit_edits::RowEdits;
 use super::options::{EngineOptions, Slots, graph_spec};
 use super::programs::{OutputNeeds, ProgramKey, ProgramModes, out_of_memory, warm_up_keys};
+use super::ranks::Follower;
 use super::reads::{LOG_PROBS_WIDTH, Reads};
 use super::row_arrays::row_arrays;
 use super::sampling::{KNOWN_TOKEN_BIAS, RowResults, SlotSampling, refused, sampled};
@@ -65,8 +66,8 @@ pub struct ModelDevice {
     pub(super) launch_failed: bool,
     /// The programs that are made before they are needed.
     cold: VecDeque<ProgramKey>,
-    /// The devices of the other ranks, if this is that of rank 0.
-    pub(super) followers: Option<Workers<ModelDevice>>,
+    /// The devices of the other ranks, if this is that of the first of its process.
+    pub(super) followers: Option<Workers<Follower>>,
 }
 
 impl ModelDevice {
@@ -88,7 +89,7 @@ impl ModelDevice {
         config: &SchedulerConfig,
     ) -> Result<ModelDevice, ModelError> {
         let device = ModelDevice::on_rank(model, options, config);
-        let mut device = device.map_err(|error| model.error_of_rank_0(error))?;
+        let mut device = device.map_err(|error| model.error_of_first_rank(error))?;
         device.followers = device.start_followers(options, config)?;
         Ok(device)
     }

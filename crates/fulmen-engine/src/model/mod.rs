@@ -17,11 +17,14 @@
 //!   its own under the same page numbers. Hidden states go from one to the next, and the drawn tokens back to
 //!   the first, so that a step is launched when the tokens of the one before are there.
 //! - **Ranks** of tensor parallelism run every step together, each with its own pages of its own heads.
+//!   Those of other processes get the same plans over a connection.
 //! - **Random numbers** depend on the seed and the position alone: a sequence that was preempted goes on as
 //!   it would have.
 
 mod device;
+mod limits;
 mod logit_edits;
+mod nodes;
 mod options;
 mod programs;
 mod ranks;

@@ -5,7 +5,9 @@ use std::time::Duration;
 use fulmen_core::{DType, KvPool, PageLayout, Plan, pages_of};
 use fulmen_model::ModelError;
 use fulmen_model::arch::{Config, GraphSpec, Stage, Step};
+use serde::{Deserialize, Serialize};
 
+use super::limits::{RankLimits, ranks_of};
 use super::logit_edits::EditBuffers;
 use super::programs::Programs;
 use crate::Model;
@@ -14,7 +16,7 @@ use crate::prefix_cache::Namespace;
 use crate::scheduler::{PreemptionMode, SchedulerConfig};
 
 /// How an engine runs a model.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineOptions {
     /// Positions per sequence; 0 for the model's own context, at most [`EngineOptions::DEFAULT_CONTEXT`].
     pub context: u32,
@@ -26,6 +28,7 @@ pub struct EngineOptions {
     /// KV pages of 128 positions; 0 to let `memory` decide.
     pub pages: u32,
     /// Type of the KV cache: F16, Q8_0 or F32.
+    #[serde(with = "crate::wire::dtype")]
     pub cache: DType,
     /// The largest number of rows of a step; 0 for what the device prefers.
     pub max_rows: u32,
@@ -114,20 +117,13 @@ impl EngineOptions {
         let context = self.resolved_context(config)?;
         at_least("max_sequences", self.max_sequences, 1)?;
         let _between_steps = model.between_steps()?;
-        let ranks = model.followers().map_or_else(Vec::new, |(_, models)| models);
-        let ranks: Vec<&Model> = std::iter::once(model).chain(&ranks).collect();
-        let devices = 0..model.placement().stages().len();
-        let devices = ranks.iter().flat_map(|rank| devices.clone().map(move |stage| (rank, stage)));
-        let preferred =
-            devices.map(|(rank, stage)| rank.with_stage(stage, |device| device.prefill_chunk())).min();
-        let (max_rows, prefill_rows) = self.rows(preferred.unwrap_or(1));
+        let limits = self.limits_of_all_nodes(model)?;
+        let kept = limits.kept_states;
+        let (max_rows, prefill_rows) = self.rows(limits.preferred_rows);
         let pool = pool(config, self.cache, Stage::whole(config.layers))?;
         let mut pages = self.wanted_pages(&pool, context);
-        let kept = ranks.iter().map(|rank| self.kept_on_rank(rank)).min().unwrap_or(0);
         if self.pages == 0 {
-            for rank in ranks {
-                pages = pages.min(self.pages_of_rank(rank, context, max_rows, kept)?);
-            }
+            pages = pages.min(self.pages_on_all_nodes(model, limits)?);
             // At least one sequence, or nothing can run.
             pages = pages.max(pages_of(context));
         }
@@ -160,8 +156,19 @@ impl EngineOptions {
         })
     }
 
+    /// The KV pages that fit every device of this process.
+    pub(super) fn pages_on_node(&self, model: &Model, limits: RankLimits) -> Result<u32, ModelError> {
+        let context = self.resolved_context(model.config())?;
+        let (max_rows, _) = self.rows(limits.preferred_rows);
+        let mut pages = u32::MAX;
+        for rank in ranks_of(model) {
+            pages = pages.min(self.pages_of_rank(&rank, context, max_rows, limits.kept_states)?);
+        }
+        Ok(pages)
+    }
+
     /// Recurrent states that are kept on every device of a rank, beside those of sequences.
-    fn kept_on_rank(&self, rank: &Model) -> u32 {
+    pub(super) fn kept_on_rank(&self, rank: &Model) -> u32 {
         let config = rank.rank_config();
         let stages = rank.placement().stages().iter().enumerate();
         let kept = stages.map(|(number, &stage)| {

@@ -1,34 +1,111 @@
 //! The steps of an engine's device on all ranks of its model.
 //!
 //! The device of rank 0 is that of the engine. Those of the other ranks get the same plans and read the same
-//! results, which rank 0 compares with its own.
+//! results, which rank 0 compares with its own. A node with several ranks does the same among them: what this
+//! says of rank 0 is there the first rank of the node, which node 0 gives its orders.
 
 use std::sync::Arc;
 
 use fulmen_model::ModelError;
+use serde::{Deserialize, Serialize};
 
 use super::device::{ModelDevice, Pending};
+use super::nodes::{NodeDevice, NodeOrder};
 use super::options::EngineOptions;
 use crate::driver::Ticket;
 use crate::ranks::{Workers, same_on_all_ranks};
 use crate::scheduler::SchedulerConfig;
 use crate::step::{StepOutput, StepPlan};
 
+/// What all ranks do at the same time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum RankOrder {
+    /// Launches a step behind `before` others. What is behind them has failed on another rank, and then this
+    /// is the same step `again`, or one that begins with its transfers.
+    Launch { plan: Arc<StepPlan>, before: usize, again: bool },
+    /// Waits for the oldest step, for the tokens that it has drawn.
+    Complete,
+    /// Waits for the devices.
+    Synchronize,
+}
+
+impl RankOrder {
+    fn carry_out(&self, device: &mut ModelDevice) -> Result<Vec<u32>, ModelError> {
+        match self {
+            RankOrder::Launch { plan, before, again } => {
+                device.launch_on_rank(plan, *before, *again)?;
+                Ok(Vec::new())
+            }
+            RankOrder::Complete => {
+                let pending = device.pending.pop_front();
+                let pending = pending.ok_or(ModelError::Without { what: "step in flight" })?;
+                Ok(tokens(&device.complete(pending)?))
+            }
+            RankOrder::Synchronize => {
+                device.synchronize_rank()?;
+                Ok(Vec::new())
+            }
+        }
+    }
+}
+
+/// What carries out the orders beside the first rank.
+pub(super) enum Follower {
+    /// Another rank of this process.
+    Rank(Box<ModelDevice>),
+    /// The ranks of another process.
+    Node(NodeDevice),
+}
+
+impl Follower {
+    fn carry_out(&mut self, order: &RankOrder) -> Result<Vec<u32>, ModelError> {
+        match self {
+            Follower::Rank(device) => order.carry_out(device),
+            Follower::Node(device) => device.order(&NodeOrder::Run(order.clone())),
+        }
+    }
+}
+
 impl ModelDevice {
-    /// Devices of the other ranks, if this is that of rank 0.
+    /// Devices of the other ranks, if this is that of the first.
     pub(super) fn start_followers(
         &self,
         options: &EngineOptions,
         config: &SchedulerConfig,
-    ) -> Result<Option<Workers<ModelDevice>>, ModelError> {
+    ) -> Result<Option<Workers<Follower>>, ModelError> {
         let Some((group, models)) = self.model.followers() else { return Ok(None) };
         let _between_steps = self.model.between_steps()?;
-        let mut devices = Vec::new();
-        for (rank, model) in (1..).zip(models) {
+        let mut followers = Vec::new();
+        for (rank, model) in (group.first_rank() + 1..).zip(models) {
             let device = ModelDevice::on_rank(&model, options, config);
-            devices.push(device.map_err(|error| group.of_rank(rank, error))?);
+            let device = device.map_err(|error| group.of_rank(rank, error))?;
+            followers.push((rank, Follower::Rank(Box::new(device))));
         }
-        Workers::start(&group, devices).map(Some)
+        for node in group.led() {
+            let device = NodeDevice::open(node, options, config)?;
+            followers.push((node.first_rank, Follower::Node(device)));
+        }
+        if followers.is_empty() {
+            return Ok(None);
+        }
+        Workers::start(&group, followers).map(Some)
+    }
+
+    /// Carries out an order of node 0 on all ranks of this process.
+    pub(super) fn carry_out(&mut self, order: &RankOrder) -> Result<Vec<u32>, ModelError> {
+        let carried_out = match self.followers.take() {
+            None => order.carry_out(self).map(|tokens| vec![tokens]),
+            Some(followers) => {
+                let shared = order.clone();
+                let of_follower = move |follower: &mut Follower| follower.carry_out(&shared);
+                let carried_out = followers.run(of_follower, || order.carry_out(self));
+                self.followers = Some(followers);
+                carried_out
+            }
+        };
+        let mut tokens = carried_out?;
+        same_on_all_ranks(&tokens)?;
+        Ok(tokens.swap_remove(0))
     }
 
     /// Launches a step on every rank.
@@ -40,14 +117,11 @@ impl ModelDevice {
 
     fn try_launch_on_ranks(&mut self, plan: &StepPlan, again: bool) -> Result<Ticket, ModelError> {
         let before = self.pending.len();
-        let Some(followers) = self.followers.take() else { return self.launch_on_rank(plan, before, again) };
-        let shared = Arc::new(plan.clone());
-        let launched = followers.run(
-            move |device: &mut ModelDevice| device.launch_on_rank(&shared, before, again).map(drop),
-            || self.launch_on_rank(plan, before, again).map(drop),
-        );
-        self.followers = Some(followers);
-        if let Err(error) = launched {
+        if self.followers.is_none() {
+            return self.launch_on_rank(plan, before, again);
+        }
+        let order = RankOrder::Launch { plan: Arc::new(plan.clone()), before, again };
+        if let Err(error) = self.carry_out(&order) {
             self.pending.truncate(before);
             return Err(error);
         }
@@ -55,8 +129,7 @@ impl ModelDevice {
         launched.ok_or(ModelError::Without { what: "step that was launched" })
     }
 
-    /// Launches a step behind `before` others. What is behind them has failed on another rank, and then this
-    /// is the same step `again`, or one that begins with its transfers.
+    /// [`RankOrder::Launch`] on this rank.
     fn launch_on_rank(&mut self, plan: &StepPlan, before: usize, again: bool) -> Result<Ticket, ModelError> {
         self.pending.truncate(before);
         let pending = self.start(plan, again)?;
@@ -70,11 +143,7 @@ impl ModelDevice {
         let Some(followers) = self.followers.take() else { return self.complete(pending) };
         let mut output = StepOutput::default();
         let completed = followers.run(
-            |device: &mut ModelDevice| {
-                let pending = device.pending.pop_front();
-                let pending = pending.ok_or(ModelError::Without { what: "step in flight" })?;
-                Ok(tokens(&device.complete(pending)?))
-            },
+            |follower: &mut Follower| follower.carry_out(&RankOrder::Complete),
             || {
                 output = self.complete(pending)?;
                 Ok(tokens(&output))
@@ -87,11 +156,7 @@ impl ModelDevice {
 
     /// Waits for the devices of all ranks.
     pub(super) fn synchronize_ranks(&mut self) -> Result<(), ModelError> {
-        let Some(followers) = self.followers.take() else { return Ok(self.synchronize_rank()?) };
-        let done = followers
-            .run(|device: &mut ModelDevice| Ok(device.synchronize_rank()?), || Ok(self.synchronize_rank()?));
-        self.followers = Some(followers);
-        done.map(drop)
+        self.carry_out(&RankOrder::Synchronize).map(drop)
     }
 }
 

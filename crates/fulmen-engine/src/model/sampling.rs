@@ -2,13 +2,14 @@
 
 use fulmen_core::sampling::{LogitEdits, MAX_TOP_LOGPROBS, NO_TOKEN, Penalties, SampleState};
 use fulmen_model::arch::MIXED_LOGIT_BIASES;
+use serde::{Deserialize, Serialize};
 
 use crate::Sampling;
 use crate::request::SamplingParams;
 use crate::step::{LogitsRow, NextToken, RowFault, Sampled};
 
 /// Sampling parameters of a request of a model, with logit biases. Without biases, [`Sampling`] alone does.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelSampling {
     /// How tokens are drawn.
     pub sampling: Sampling,

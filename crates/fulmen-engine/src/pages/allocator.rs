@@ -1,12 +1,14 @@
 //! Pools of all groups of layers, and what a sequence holds in each.
 
+use serde::{Deserialize, Serialize};
+
 use super::Transfer;
 use super::list::{PageEntry, PageList, Writer};
 use super::pool::{OutOfPages, PageId, PagePool};
 use crate::error::{ConfigError, Leak};
 
 /// How a group of layers looks back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GroupKind {
     /// Attention over all positions.
     Full,
@@ -20,7 +22,7 @@ pub enum GroupKind {
 }
 
 /// The pages of a group of layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupConfig {
     /// How its layers look back.
     pub kind: GroupKind,

@@ -17,11 +17,13 @@ pub use list::{PageEntry, PageList, Writer};
 pub use pool::{OutOfPages, PageId, PagePool};
 pub use swap::SwappedPages;
 
+use serde::{Deserialize, Serialize};
+
 /// Positions of a page.
 pub const PAGE_SIZE: u32 = fulmen_core::KV_PAGE;
 
 /// Work on whole pages that a device does before the rows of a step, in the order of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transfer {
     /// Copies a page inside the pool: copy on write, or a snapshot of a recurrent state.
     Copy {

@@ -1,9 +1,11 @@
 //! A pool of page numbers with reference counts.
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Leak;
 
 /// The number of a page in the pool of a group of layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PageId(pub u32);
 
 /// There is no free page.

@@ -21,13 +21,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::pages::{PageId, Writer};
 pub use node::NodeId;
 use node::{Node, Nodes};
 pub use states::StateHit;
 
 /// What a page is a page of. Pages of different namespaces are never shared.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Namespace {
     /// Identifies the model and its adapters.
     pub model: Arc<str>,

@@ -9,6 +9,9 @@ use fulmen_core::{
 };
 use fulmen_model::ModelError;
 
+use super::link::Link;
+use super::node::{Node, TellsNodes};
+use super::{JoinError, RankGroup};
 use crate::Device;
 
 /// The devices of a model that is divided among them by tensor parallelism: see
@@ -78,9 +81,24 @@ impl std::fmt::Debug for TensorParallel {
     }
 }
 
-/// The communicators of a model's ranks.
+/// The other processes of a group.
+pub(crate) enum OtherNodes {
+    /// None: all ranks are in this one.
+    None,
+    /// Those that node 0, this one, gives orders.
+    Led(Vec<Arc<Node>>),
+    /// Node 0, which gives this one orders.
+    Leader(Arc<Link>),
+}
+
+/// The ranks of a model, and the communicators of those in this process.
 pub(crate) struct Group {
+    /// Of ranks `first_rank`, `first_rank + 1`, …
     communicators: Vec<Arc<dyn Communicator>>,
+    first_rank: u32,
+    /// Ranks of all processes.
+    ranks: u32,
+    others: OtherNodes,
     collectives: CollectivesInUse,
     timeout: Duration,
     /// Held while all ranks run a step. Sessions that ran steps at once would mix their collectives.
@@ -103,7 +121,22 @@ impl Group {
         collectives: CollectivesInUse,
     ) -> Group {
         let lost = AtomicBool::new(false);
-        Group { communicators, collectives, timeout, turn: Mutex::new(()), lost }
+        let (first_rank, ranks, others) = (0, communicators.len() as u32, OtherNodes::None);
+        Group { communicators, first_rank, ranks, others, collectives, timeout, turn: Mutex::new(()), lost }
+    }
+
+    /// A group of several processes, and the devices of its ranks in this one.
+    pub(crate) fn of_nodes(ranks: RankGroup) -> Result<(Group, Vec<Device>), JoinError> {
+        let RankGroup { devices, mut communicators, collectives, timeout, met } = ranks;
+        let Some(met) = met else { return Err(ModelError::Without { what: "nodes that have met" }.into()) };
+        let (first_rank, ranks) = (met.first_rank, met.ranks);
+        let others = met.others(timeout)?;
+        if let OtherNodes::Led(nodes) = &others {
+            for own in &mut communicators {
+                *own = Arc::new(TellsNodes { own: Arc::clone(own), nodes: nodes.clone() });
+            }
+        }
+        Ok((Group { first_rank, ranks, others, ..Group::new(communicators, timeout, collectives) }, devices))
     }
 
     /// A group whose collectives are run by what was asked for. Devices join it.
@@ -142,12 +175,42 @@ impl Group {
         matches!(self.collectives, CollectivesInUse::Device(_))
     }
 
+    /// The communicator of a rank of this process. For one of another, that of the first rank here, which
+    /// can end the calls of all.
     pub(crate) fn communicator(&self, rank: u32) -> &Arc<dyn Communicator> {
-        &self.communicators[rank as usize]
+        let here = rank.checked_sub(self.first_rank).and_then(|here| self.communicators.get(here as usize));
+        here.unwrap_or(&self.communicators[0])
     }
 
+    /// The first rank of this process.
+    pub(crate) fn first_rank(&self) -> u32 {
+        self.first_rank
+    }
+
+    /// Ranks of all processes.
     pub(crate) fn ranks(&self) -> u32 {
-        self.communicators.len() as u32
+        self.ranks
+    }
+
+    /// The nodes that this one gives orders.
+    pub(crate) fn led(&self) -> &[Arc<Node>] {
+        match &self.others {
+            OtherNodes::Led(nodes) => nodes,
+            OtherNodes::None | OtherNodes::Leader(_) => &[],
+        }
+    }
+
+    /// The connection to node 0, if that is another process.
+    pub(crate) fn leader(&self) -> Option<&Arc<Link>> {
+        match &self.others {
+            OtherNodes::Leader(link) => Some(link),
+            OtherNodes::None | OtherNodes::Led(_) => None,
+        }
+    }
+
+    /// Whether other processes have ranks, too.
+    pub(crate) fn has_other_nodes(&self) -> bool {
+        !matches!(self.others, OtherNodes::None)
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -169,8 +232,15 @@ impl Group {
         if self.is_lost() {
             return Err(ModelError::Without { what: "ranks any more: one did not return from a step" });
         }
-        self.communicator(0).reset();
-        if self.communicator(0).is_lost() {
+        if self.led().iter().any(|node| node.is_lost()) {
+            return Err(ModelError::Without { what: "ranks any more: the process of one has ended" });
+        }
+        let first = self.communicator(self.first_rank);
+        // On other nodes, those of node 0 may be in a call already.
+        if self.leader().is_none() {
+            first.reset();
+        }
+        if first.is_lost() {
             let what = "ranks any more: a collective was aborted after a rank failed";
             return Err(ModelError::Without { what });
         }

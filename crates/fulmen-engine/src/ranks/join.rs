@@ -1,12 +1,14 @@
 //! Devices of this process as ranks of a group, also with those of other processes.
 
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fulmen_core::{BackendError, Communicator, GroupSpec};
 use fulmen_model::ModelError;
 
 use super::group::join_all;
-use super::rendezvous::{Brings, Nodes, RendezvousError};
+use super::rendezvous::{Brings, Met, Nodes, RendezvousError};
 use super::{CollectivesInUse, Group, RankDevice, TensorParallel};
 use crate::Device;
 
@@ -18,6 +20,10 @@ pub struct RankGroup {
     pub communicators: Vec<Arc<dyn Communicator>>,
     /// What runs the collectives.
     pub collectives: CollectivesInUse,
+    /// How long ranks wait for each other.
+    pub(super) timeout: Duration,
+    /// The other processes, if there are some.
+    pub(super) met: Option<Met>,
 }
 
 /// Why devices did not become ranks.
@@ -27,6 +33,9 @@ pub enum JoinError {
     /// The processes did not meet.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
+    /// A connection to another process has ended.
+    #[error("the connection to another node: {0}")]
+    Connection(#[from] io::Error),
     /// A device cannot run collectives, or the others did not come.
     #[error(transparent)]
     Backend(#[from] BackendError),
@@ -44,16 +53,26 @@ impl RankGroup {
             (0..group.ranks()).map(|rank| Arc::clone(group.communicator(rank))).collect();
         let collectives = group.collectives().clone();
         if !group.is_on_devices() {
-            let wrap = |(device, communicator): (Device, &Arc<dyn Communicator>)| -> Device {
-                Box::new(RankDevice::new(device, Arc::clone(communicator)))
-            };
-            devices = devices.into_iter().zip(&communicators).map(wrap).collect();
+            devices = on_host(devices, &communicators);
         }
-        Ok(RankGroup { devices, communicators, collectives })
+        Ok(RankGroup { devices, communicators, collectives, timeout, met: None })
     }
 
-    /// Makes devices ranks of a group with those of other processes, whose collectives devices run. A process
-    /// that ends fails the group.
+    /// Makes devices ranks of a group with those of other processes, whose collectives the host runs by these
+    /// communicators, one for each device. Slower than [`join_nodes`](RankGroup::join_nodes), and on any
+    /// device: the steps of a model are cut at its collectives.
+    pub fn with_communicators(
+        devices: Vec<Device>,
+        communicators: Vec<Arc<dyn Communicator>>,
+        timeout: Duration,
+        met: Met,
+    ) -> RankGroup {
+        let collectives = CollectivesInUse::Host { instead: None };
+        let devices = on_host(devices, &communicators);
+        RankGroup { devices, communicators, collectives, timeout, met: Some(met) }
+    }
+
+    /// Makes devices ranks of a group with those of other processes, whose collectives devices run.
     pub fn join_nodes(parallel: TensorParallel, nodes: &Nodes, runs: u64) -> Result<RankGroup, JoinError> {
         let TensorParallel { mut devices, timeout, .. } = parallel;
         let Some(device) = devices.first() else {
@@ -76,11 +95,24 @@ impl RankGroup {
         };
         let communicators = join_all(&mut devices, &group, met.first_rank)?;
         let collectives = CollectivesInUse::Device(group.describe());
-        let first = Arc::clone(&communicators[0]);
-        let watched = met.watch(move |node| first.abort(&format!("the process of node {node} has ended")));
-        watched.map_err(|source| RendezvousError::Listen { address: nodes.address.clone(), source })?;
-        Ok(RankGroup { devices, communicators, collectives })
+        Ok(RankGroup { devices, communicators, collectives, timeout, met: Some(met) })
     }
+
+    /// From now on, a process that ends fails the group.
+    pub fn watch_nodes(&mut self) -> Result<(), JoinError> {
+        let Some(met) = self.met.take() else { return Ok(()) };
+        let first = Arc::clone(&self.communicators[0]);
+        let watched = met.watch(move |node| first.abort(&format!("the process of node {node} has ended")));
+        watched.map_err(JoinError::Connection)
+    }
+}
+
+/// Devices as ranks whose collectives the host runs.
+fn on_host(devices: Vec<Device>, communicators: &[Arc<dyn Communicator>]) -> Vec<Device> {
+    let wrap = |(device, communicator): (Device, &Arc<dyn Communicator>)| -> Device {
+        Box::new(RankDevice::new(device, Arc::clone(communicator)))
+    };
+    devices.into_iter().zip(communicators).map(wrap).collect()
 }
 
 impl std::fmt::Debug for RankGroup {

@@ -11,6 +11,8 @@
 //!   runs collectives itself, or on a [`RankDevice`] that passes them through the host.
 //! - The session that the caller has is that of rank 0. Before each step it tells the others what to run
 //!   ([`Workers`]); all of them run it, and all draw the same tokens.
+//! - Where the ranks are in several processes, each is loaded by its own. Node 0 is the caller's, and orders
+//!   the others to run the steps of its engine ([`Node`]).
 //! - A rank that fails ends the step of all: the others get an error from their next collective
 //!   ([`Communicator::abort`](fulmen_core::Communicator::abort)). One that does not come within the time-out
 //!   of the group is named by the others, and the group is not used again.
@@ -18,6 +20,8 @@
 mod device;
 mod group;
 mod join;
+mod link;
+mod node;
 mod rendezvous;
 mod workers;
 
@@ -25,5 +29,7 @@ pub(crate) use device::RankDevice;
 pub use group::{Collectives, CollectivesInUse, TensorParallel};
 pub(crate) use group::{Group, same_on_all_ranks};
 pub use join::{JoinError, RankGroup};
+pub(crate) use link::Link;
+pub(crate) use node::{Answer, Node, ToNode};
 pub use rendezvous::{Brings, Met, Nodes, RendezvousError};
 pub(crate) use workers::Workers;

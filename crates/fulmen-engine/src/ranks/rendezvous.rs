@@ -10,14 +10,20 @@
 //!             1, bytes of the reason (u32), reason
 //! ```
 //!
-//! The connections stay open and silent: one that ends tells that a process has ended ([`Met::watch`]).
+//! The connections stay open. Where they stay silent, one that ends tells that a process has ended
+//! ([`Met::watch`]); between the processes of a model they carry the orders of node 0.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fulmen_core::MAX_RANKS;
+
+use super::group::OtherNodes;
+use super::link::Link;
+use super::node::Node;
 
 const MAGIC: &[u8; 15] = b"FULMEN RANKS 1\n";
 const HELLO_BYTES: usize = MAGIC.len() + 3 * 4 + 8;
@@ -123,24 +129,48 @@ pub struct Met {
     pub first_rank: u32,
     /// Ranks of all processes.
     pub ranks: u32,
-    /// Connections to the others, with their nodes: from node 0 to all, from others to node 0.
-    peers: Vec<(u32, TcpStream)>,
+    /// Connections to the others: from node 0 to all, from others to node 0.
+    pub(super) peers: Vec<Peer>,
+}
+
+/// A connection to another node.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) node: u32,
+    pub(super) first_rank: u32,
+    pub(super) stream: TcpStream,
 }
 
 impl Met {
     /// Calls `ended` with the node of a process that has ended, from a thread, for as long as this process
     /// runs.
     pub fn watch(self, ended: impl Fn(u32) + Clone + Send + 'static) -> io::Result<()> {
-        for (node, mut peer) in self.peers {
+        for Peer { node, mut stream, .. } in self.peers {
             let ended = ended.clone();
-            peer.set_read_timeout(None)?;
+            stream.set_read_timeout(None)?;
             thread::Builder::new().name(format!("node-{node}")).spawn(move || {
                 // Nothing is sent, so a read ends with the connection.
-                let _ = peer.read(&mut [0]);
+                let _ = stream.read(&mut [0]);
                 ended(node);
             })?;
         }
         Ok(())
+    }
+}
+
+impl Met {
+    /// The connections, over which node 0 will give orders to the others and wait so long for answers.
+    pub(super) fn others(self, timeout: Duration) -> io::Result<OtherNodes> {
+        let Met { first_rank, ranks, peers, .. } = self;
+        let mut nodes = Vec::new();
+        for Peer { node, first_rank: first_of_node, stream } in peers {
+            let link = Link::new(stream)?;
+            if first_rank > 0 {
+                return Ok(OtherNodes::Leader(Arc::new(link)));
+            }
+            nodes.push(Arc::new(Node::new(node, [first_of_node, ranks], link, timeout)));
+        }
+        Ok(OtherNodes::Led(nodes))
     }
 }
 
@@ -185,10 +215,10 @@ impl Nodes {
                 Ok(id) => accept(first_rank, ranks, id),
                 Err(reason) => refuse(reason),
             };
-            first_rank += visitor.ranks;
             // A node that has ended is missed when devices join.
             let _ = visitor.stream.write_all(&answer);
-            peers.push((visitor.node, visitor.stream));
+            peers.push(Peer { node: visitor.node, first_rank, stream: visitor.stream });
+            first_rank += visitor.ranks;
         }
         let id = made.map_err(RendezvousError::Id)?;
         Ok(Met { id, first_rank: 0, ranks, peers })
@@ -257,7 +287,9 @@ impl Nodes {
         let left = deadline.saturating_duration_since(Instant::now()) + HELLO_LIMIT;
         stream.set_read_timeout(Some(left)).map_err(failed)?;
         match read_answer(&mut stream).map_err(failed)? {
-            Ok((first_rank, ranks, id)) => Ok(Met { id, first_rank, ranks, peers: vec![(0, stream)] }),
+            Ok((first_rank, ranks, id)) => {
+                Ok(Met { id, first_rank, ranks, peers: vec![Peer { node: 0, first_rank: 0, stream }] })
+            }
             Err(reason) => Err(RendezvousError::Refused { address: self.address.clone(), reason }),
         }
     }

@@ -1,4 +1,5 @@
-//! The threads of the ranks after the first, each of which owns what its rank runs.
+//! The threads of the ranks after the first of a process, each of which owns what its rank runs. On node 0,
+//! there is also one for each other node, which owns the connection.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,7 +15,7 @@ use super::Group;
 type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
 type Done<R> = (u32, Result<R, ModelError>);
 
-/// What ranks 1, 2, … run, each on its own thread. Dropping it drops that there and waits for it.
+/// What the other ranks run, each on its own thread. Dropping it drops that there and waits for it.
 pub(crate) struct Workers<T> {
     group: Arc<Group>,
     workers: Vec<Worker<T>>,
@@ -48,10 +49,10 @@ impl Drop for Abort<'_> {
 }
 
 impl<T: Send + 'static> Workers<T> {
-    /// Threads for the ranks from 1 on.
-    pub(crate) fn start(group: &Arc<Group>, states: Vec<T>) -> Result<Workers<T>, ModelError> {
+    /// Threads for ranks after the first of this process, by their numbers.
+    pub(crate) fn start(group: &Arc<Group>, states: Vec<(u32, T)>) -> Result<Workers<T>, ModelError> {
         let mut workers = Workers { group: Arc::clone(group), workers: Vec::new() };
-        for (rank, mut state) in (1..).zip(states) {
+        for (rank, mut state) in states {
             let (jobs, queue) = channel::<Job<T>>();
             let work = move || queue.into_iter().for_each(|job| job(&mut state));
             let thread = thread::Builder::new().name(format!("rank {rank}")).spawn(work);
@@ -64,7 +65,7 @@ impl<T: Send + 'static> Workers<T> {
         Ok(workers)
     }
 
-    /// Runs `job` on the ranks from 1 on, and `own`, the same for rank 0, here. Returns the results in the
+    /// Runs `job` on the other ranks, and `own`, the same for the first rank of this process, here. Returns the results in the
     /// order of the ranks, or the error of the rank that failed first by itself. Does not wait longer than
     /// the time-out for a rank when the others are done.
     pub(crate) fn run<R: Send + 'static>(
@@ -88,10 +89,11 @@ impl<T: Send + 'static> Workers<T> {
             let _ = worker.jobs.as_ref().map(|jobs| jobs.send(Box::new(job)));
         }
         drop(sender);
-        let abort = Abort(Some(self.group.communicator(0).as_ref()));
+        let first = self.group.first_rank();
+        let abort = Abort(Some(self.group.communicator(first).as_ref()));
         let result = own();
         abort.end(&result);
-        self.collect((0, result), &done)
+        self.collect((first, result), &done)
     }
 
     /// The results of all ranks.
@@ -150,7 +152,7 @@ mod tests {
 
     fn workers(ranks: u32, timeout: Duration) -> Workers<u32> {
         let group = Arc::new(Group::in_process(ranks, timeout));
-        Workers::start(&group, (1..ranks).collect()).unwrap()
+        Workers::start(&group, (1..ranks).map(|rank| (rank, rank)).collect()).unwrap()
     }
 
     /// The sum of the ranks, computed by each of them.

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::ConfigError;
 use crate::pages::{GroupConfig, PAGE_SIZE};
 use crate::prefix_cache::Namespace;
 
 /// What happens to the pages of a preempted sequence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PreemptionMode {
     /// They are dropped, and the sequence is computed again from its tokens.
     #[default]
@@ -17,7 +19,7 @@ pub enum PreemptionMode {
 }
 
 /// Configuration of a [`Scheduler`](crate::Scheduler).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchedulerConfig {
     /// Tokens of the model's vocabulary.
     pub vocabulary: u32,

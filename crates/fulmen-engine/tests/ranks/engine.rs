@@ -20,11 +20,11 @@ fn small(recipe: &str, devices: Vec<Device>) -> Model {
     Model::from_source_sharded(file, TensorParallel::new(devices), LoadOptions::default()).unwrap()
 }
 
-fn cpus(ranks: usize) -> Vec<Device> {
+pub(crate) fn cpus(ranks: usize) -> Vec<Device> {
     (0..ranks).map(|_| cpu()).collect()
 }
 
-fn few_pages() -> EngineOptions {
+pub(crate) fn few_pages() -> EngineOptions {
     EngineOptions { context: 512, max_sequences: 8, pages: 14, max_rows: 192, ..EngineOptions::default() }
 }
 
@@ -61,7 +61,7 @@ fn logits_after_a_prefix_hit_are_the_cold_ones() {
     prefix_hits_change_nothing(&small("q8_0", cpus(2)), &options, 0.0);
 }
 
-fn requests() -> Vec<Request> {
+pub(crate) fn requests() -> Vec<Request> {
     let sampling = |temperature, repeat_penalty| {
         SamplingParams::new(Sampling { temperature, repeat_penalty, seed: 8, ..Sampling::GREEDY })
     };
@@ -112,7 +112,7 @@ fn an_engine_goes_on_after_a_fault_of_a_rank() {
     assert_eq!(devices.iter().map(Failing::live).sum::<usize>(), 0);
 }
 
-fn goes_on_after_faults(model: &Model, injectors: &[Injector], options: &EngineOptions) {
+pub(crate) fn goes_on_after_faults(model: &Model, injectors: &[Injector], options: &EngineOptions) {
     let mut driver = driver(model, options);
     let tokens = |driver: &mut _| -> Vec<Vec<u32>> {
         answers(driver, requests()).into_iter().map(|answer| answer.tokens).collect()

@@ -3,6 +3,8 @@
 
 mod engine;
 mod faults;
+mod loopback;
+mod nodes;
 mod on_devices;
 mod refused;
 #[path = "../model/scenario.rs"]
