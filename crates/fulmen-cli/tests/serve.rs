@@ -310,6 +310,26 @@ fn wrong_usage_is_refused() {
     assert!(stderr.contains("no server at"), "{stderr}");
 }
 
+#[test]
+fn nodes_are_refused_before_they_meet() {
+    let cases: [(&[&str], Option<i32>, &str); 5] = [
+        (&["--nodes", "2"], Some(2), "--rendezvous"),
+        (&["--node-rank", "1"], Some(2), "--nodes"),
+        (&["--node-rank", "2", "--nodes", "2", "--rendezvous", "127.0.0.1:1"], Some(2), "node 2 of 2"),
+        (&["a=builtin", "--nodes", "2", "--rendezvous", "127.0.0.1:1"], Some(2), "serves one model"),
+        (&["--node-rank", "1", "--nodes", "2", "--rendezvous", "127.0.0.1:1"], Some(2), "NCCL"),
+    ];
+    for (args, expected, words) in cases {
+        let (_, stderr, code) = output(fulmen(&["serve", "builtin", "--device", "cpu"]).args(args));
+        assert_eq!(code, expected, "{args:?}: {stderr}");
+        assert!(stderr.contains(words), "{args:?}: {stderr}");
+    }
+    let nodes = ["--nodes", "2", "--rendezvous", "127.0.0.1:1", "--port", "0"];
+    let (_, stderr, code) = output(fulmen(&["serve", "--device", "cpu"]).args(nodes));
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("NVIDIA GPUs (CUDA) with NCCL, and the device is cpu"), "{stderr}");
+}
+
 /// A server under a limit of open files (soft, hard), and the limit that it has set itself.
 #[cfg(target_os = "linux")]
 fn under_limit(soft: u32, hard: Option<u32>, args: &[&str]) -> (Server, u32) {

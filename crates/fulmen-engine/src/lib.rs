@@ -41,7 +41,7 @@ pub use error::{AuditError, ConfigError, DeviceLost, EngineError, LaunchError, L
 pub use generation::{
     Chat, Device, FitFor, GenerateOptions, Generated, Generation, GpuLayers, LayerFit, LoadOptions,
     LoadProgress, Model, Perplexity, PerplexityOptions, Pooling, Sampling, Session, SessionOptions,
-    fit_layers, limit_memory,
+    fingerprint, fit_layers, limit_memory,
 };
 pub use model::{EngineOptions, ModelSampling, TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
 pub use ranks::{

@@ -72,3 +72,47 @@ impl<'de> Deserialize<'de> for SamplingParams {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fulmen_core::sampling::TokenMask;
+
+    use super::*;
+    use crate::EngineOptions;
+    use crate::step::{LogitsRow, NextToken, Prologue, SlotSetup, StepPlan};
+
+    fn sent<T: Serialize + for<'de> Deserialize<'de>>(value: &T) -> Result<T, postcard::Error> {
+        postcard::from_bytes(&postcard::to_stdvec(value)?)
+    }
+
+    #[test]
+    fn a_step_arrives_as_it_was_sent() {
+        let mask = Some(TokenMask::new(70, |token| token % 3 == 0));
+        let row =
+            |mask| LogitsRow { row: 3, next: NextToken::Known(7), logprobs: Some(2), hidden: true, mask };
+        let slot = |sampling| SlotSetup { slot: 1, sampling, history: vec![1, 2] };
+        let warm = Sampling { temperature: 0.7, seed: u64::MAX, ..Sampling::GREEDY };
+        let biased = ModelSampling { sampling: warm, logit_bias: vec![(3, f32::NEG_INFINITY)] };
+        let slots = vec![
+            slot(SamplingParams::default()),
+            slot(SamplingParams::new(warm)),
+            slot(SamplingParams::new(biased.clone())),
+        ];
+        let prologue = Prologue { slots, ..Prologue::default() };
+        let plan =
+            StepPlan { number: 9, prologue, logits: vec![row(mask), row(None)], ..StepPlan::default() };
+        let found = sent(&plan).unwrap();
+        assert_eq!((found.number, &found.logits), (9, &plan.logits));
+        let [greedy, sampled, with_biases] = &found.prologue.slots[..] else { panic!("{found:?}") };
+        assert!(greedy.sampling.get::<()>().is_some() && greedy.history == [1, 2]);
+        assert_eq!(sampled.sampling.get::<Sampling>(), Some(&warm));
+        assert_eq!(with_biases.sampling.get::<ModelSampling>(), Some(&biased));
+        let options = EngineOptions { cache: fulmen_core::DType::Q8_0, ..EngineOptions::default() };
+        assert_eq!(sent(&options).unwrap(), options);
+    }
+
+    #[test]
+    fn parameters_that_mean_nothing_elsewhere_are_not_sent() {
+        assert!(sent(&SamplingParams::new(7u8)).is_err());
+    }
+}

@@ -9,6 +9,8 @@ pub(crate) mod input;
 pub(crate) mod interrupt;
 pub(crate) mod load;
 pub(crate) mod memory;
+#[cfg(feature = "server")]
+pub(crate) mod nodes;
 pub(crate) mod prompt;
 pub(crate) mod ranks;
 pub(crate) mod sampling;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use fulmen::OpenOptions;
 use fulmen_core::device::{DeviceInfo, DeviceKind, DeviceSelector};
 use fulmen_core::timeline;
+#[cfg(feature = "server")]
+use fulmen_engine::Collectives;
 use fulmen_engine::{
     CollectivesInUse, Device, EngineOptions, FitFor, GpuLayers, LoadOptions, Model, TensorParallel,
     fit_layers, limit_memory,
@@ -97,6 +99,21 @@ impl SplitOptions {
         let layers = self.gpu_layers.map(|layers| ["--gpu-layers".to_owned(), layers.to_string()]);
         let memory = self.gpu_memory.map(|bytes| ["--gpu-memory".to_owned(), bytes.to_string()]);
         layers.into_iter().chain(memory).flatten().chain(self.ranks.arguments()).collect()
+    }
+
+    /// Opens the devices of the ranks of this process, at least one, and describes the first.
+    #[cfg(feature = "server")]
+    pub(crate) fn open_ranks(
+        &self,
+        device: DeviceSelector,
+        threads: Option<usize>,
+    ) -> Result<(DeviceInfo, Vec<Device>, Collectives), SplitError> {
+        let collectives = self.ranks.collectives();
+        if let Some((info, devices)) = self.ranks.open(device, threads)? {
+            return Ok((info, devices, collectives));
+        }
+        let (info, device) = open(device, &OpenOptions { threads })?;
+        Ok((info, vec![device], collectives))
     }
 
     /// Opens the device, and the CPU if that has layers, and loads the model.

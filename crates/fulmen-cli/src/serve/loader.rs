@@ -8,8 +8,7 @@ use fulmen_bench::memory_bandwidth::{self, DeviceState, bytes_per_position};
 use fulmen_bench::model::LoadedModel;
 use fulmen_core::device::DeviceSelector;
 use fulmen_core::{BackendError, ExecError};
-use fulmen_engine::{EngineError, EngineOptions};
-use fulmen_engine::{LoadOptions, SessionOptions};
+use fulmen_engine::{EngineError, EngineOptions, LoadOptions, Nodes, SessionOptions};
 use fulmen_model::ModelError;
 use fulmen_model::source::{self, ModelSource};
 use fulmen_server::{
@@ -18,6 +17,7 @@ use fulmen_server::{
 
 use crate::model::builtin::builtin_model;
 use crate::model::find::{FindError, find};
+use crate::model::nodes::{NodeError, load_on_nodes};
 use crate::model::split::{Load, SplitError, SplitOptions, device_name_of};
 use crate::output::tell;
 use crate::select::{SelectError, hardware_threads, parse_device};
@@ -34,6 +34,8 @@ enum LoadError {
     #[error(transparent)]
     Split(#[from] SplitError),
     #[error(transparent)]
+    Nodes(#[from] NodeError),
+    #[error(transparent)]
     Engine(#[from] EngineModelError),
 }
 
@@ -43,6 +45,7 @@ impl LoadError {
         match self {
             LoadError::Model(error)
             | LoadError::Split(SplitError::Model(error))
+            | LoadError::Nodes(NodeError::Split(SplitError::Model(error)))
             | LoadError::Engine(EngineModelError::Model(error)) => lacks_memory(error),
             LoadError::Engine(EngineModelError::Engine(EngineError::Model(error))) => lacks_memory(error),
             _ => false,
@@ -65,6 +68,8 @@ pub(super) struct Loader {
     pub(super) device: DeviceSelector,
     pub(super) threads: Option<usize>,
     pub(super) split: SplitOptions,
+    /// The processes that run the model, if there are several.
+    pub(super) nodes: Option<Nodes>,
     /// Everything but the context, which a model may have of its own.
     pub(super) engine: EngineOptions,
     pub(super) check_weights: bool,
@@ -83,9 +88,15 @@ impl Loader {
         let session = SessionOptions { context, cache: self.engine.cache, ..SessionOptions::default() };
         let options = LoadOptions { session, check_weights: self.check_weights, progress: None };
         let engine = EngineOptions { context, ..self.engine.clone() };
-        let load =
-            Load { device: asked, threads: self.threads, options, engine: Some(&engine), quiet: self.quiet };
-        let (model, device) = self.split.load(source, load)?;
+        let threads = self.threads;
+        let (model, device) = match &self.nodes {
+            Some(nodes) => load_on_nodes(nodes, source, (&self.split, asked, threads), options)?,
+            None => {
+                let engine = Some(&engine);
+                self.split
+                    .load(source, Load { device: asked, threads, options, engine, quiet: self.quiet })?
+            }
+        };
         let name = device_name_of(&model, &device);
         let threads = self.threads.unwrap_or_else(hardware_threads);
         let loaded = LoadedModel { model, device, load_time: Duration::ZERO, threads };
@@ -112,6 +123,17 @@ fn bound(loaded: &LoadedModel) -> Option<DecodeBound> {
         bytes_per_token: loaded.model.bytes_per_token(),
         bytes_per_position: bytes_per_position(&loaded.model, loaded.model.session_options()),
     })
+}
+
+impl Loader {
+    /// Runs what node 0 tells this node, until it ends the model.
+    pub(super) fn follow(&self, nodes: &Nodes, spec: &ModelSpec) -> Result<(), NodeError> {
+        let source = open(spec).map_err(|error| NodeError::Read(std::io::Error::other(error.to_string())))?;
+        let session = SessionOptions { cache: self.engine.cache, ..SessionOptions::default() };
+        let options = LoadOptions { session, check_weights: self.check_weights, progress: None };
+        let (model, _) = load_on_nodes(nodes, source, (&self.split, self.device, self.threads), options)?;
+        model.follow().map_err(|error| NodeError::Split(error.into()))
+    }
 }
 
 impl ModelLoader for Loader {

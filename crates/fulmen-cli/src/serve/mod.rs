@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fulmen_engine::Nodes;
 use fulmen_server::{
     ApiError, DuplicateName, ModelSpec, PresetError, Presets, Registry, RegistryOptions, Server, ServerError,
     ServerOptions,
@@ -17,8 +18,10 @@ use fulmen_server::{
 
 use crate::config;
 use crate::error::CommandError;
+use crate::model::nodes::{NodeError, check};
 use crate::output::tell;
 use keys::KeyError;
+use loader::Loader;
 use options::{EngineLimits, ModelKeeping, NetworkOptions};
 
 /// Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama, and a chat page.
@@ -57,6 +60,7 @@ Examples:
   fulmen serve qwen=ORG/NAME small=small.gguf    two models by name, loaded at first use
   fulmen serve --models-file models.toml --memory 40GB
   FULMEN_API_KEY=secret fulmen serve model.gguf --host 0.0.0.0
+  fulmen serve model.gguf --nodes 2 --node-rank 1 --rendezvous 10.0.0.1:29500    node 1 of 2
   curl http://127.0.0.1:8080/v1/chat/completions -d \\
     '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'";
 
@@ -73,6 +77,10 @@ pub(crate) enum ServeError {
     Server(#[from] ServerError),
     #[error("{0}")]
     Load(ApiError),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error("--nodes serves one model, and there are {models}")]
+    Nodes { models: usize },
     #[error("cannot start the server's threads: {0}")]
     Runtime(io::Error),
     #[error("cannot write the address: {0}")]
@@ -81,8 +89,14 @@ pub(crate) enum ServeError {
 
 impl CommandError for ServeError {
     fn is_usage(&self) -> bool {
-        matches!(self, ServeError::Duplicate(_) | ServeError::Server(ServerError::Insecure { .. }))
-            || matches!(self, ServeError::Server(ServerError::Origin(_)))
+        match self {
+            ServeError::Duplicate(_) | ServeError::Nodes { .. } => true,
+            ServeError::Server(error) => {
+                matches!(error, ServerError::Insecure { .. } | ServerError::Origin(_))
+            }
+            ServeError::Node(error) => error.is_usage(),
+            _ => false,
+        }
     }
 }
 
@@ -101,11 +115,31 @@ pub(crate) fn run(args: &Args) -> Result<(), ServeError> {
         options.limits.connections = allowed as usize;
     }
     let loader = args.engine.loader(args.network.quiet());
+    if let Some(nodes) = loader.nodes.clone() {
+        check(&nodes)?;
+        let [spec] = &specs[..] else { return Err(ServeError::Nodes { models: specs.len() }) };
+        if nodes.node > 0 {
+            return follow(&loader, &nodes, spec);
+        }
+    }
     let registry = Arc::new(Registry::new(specs, Arc::new(loader), kept)?);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(1, 4);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
     let runtime = runtime.map_err(ServeError::Runtime)?;
     run_to_end(runtime, serve(options, registry, eager, &names))
+}
+
+/// A node other than 0: carries out what node 0 orders, for one load of the model after another.
+fn follow(loader: &Loader, nodes: &Nodes, spec: &ModelSpec) -> Result<(), ServeError> {
+    let Nodes { node, count, address, .. } = nodes;
+    tell(&format!("node {node} of {count} waits for node 0 at {address}"));
+    loop {
+        match loader.follow(nodes, spec) {
+            Ok(()) => tell("node 0 has unloaded the model, or has ended; waiting for it"),
+            Err(error) if error.is_without_node_0() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// How long work that blocks a thread, such as the load of a model, may go on when the server has ended.

@@ -10,6 +10,7 @@ use fulmen_server::{DEFAULT_PORT, Limits, LogFormat, RegistryOptions, ServerOpti
 
 use super::loader::Loader;
 use crate::model::load::cache_type;
+use crate::model::nodes::NodeOptions;
 use crate::model::split::{SplitOptions, parse_bytes};
 use crate::select::OpenOption;
 
@@ -158,6 +159,9 @@ pub(super) struct EngineLimits {
     #[command(flatten)]
     split: SplitOptions,
 
+    #[command(flatten)]
+    pub(super) nodes: NodeOptions,
+
     /// Type of the KV cache: f16, q8_0 or f32.
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
     kv: DType,
@@ -220,6 +224,7 @@ impl EngineLimits {
             device: self.open.device.device,
             threads: self.open.asked_threads(),
             split: self.split.clone(),
+            nodes: self.nodes.nodes(),
             engine: EngineOptions {
                 context: self.context.unwrap_or(0),
                 max_sequences: self.max_sequences,

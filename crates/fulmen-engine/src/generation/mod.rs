@@ -14,6 +14,7 @@ mod bulk_reader;
 mod chat;
 mod chunk;
 mod drawn;
+mod fingerprint;
 mod fit;
 mod generate;
 mod limited;
@@ -37,6 +38,7 @@ mod templates;
 mod weights;
 
 pub use chat::Chat;
+pub use fingerprint::fingerprint;
 pub use fit::{FitFor, GpuLayers, LayerFit, fit_layers};
 pub use generate::{FinishReason, GenerateOptions, Generated, Generation};
 pub use limited::limit_memory;

@@ -65,9 +65,9 @@ impl<T: Send + 'static> Workers<T> {
         Ok(workers)
     }
 
-    /// Runs `job` on the other ranks, and `own`, the same for the first rank of this process, here. Returns the results in the
-    /// order of the ranks, or the error of the rank that failed first by itself. Does not wait longer than
-    /// the time-out for a rank when the others are done.
+    /// Runs `job` on the other ranks, and `own`, the same for the first rank of this process, here. Returns
+    /// the results in the order of the ranks, or the error of the rank that failed first by itself. Does not
+    /// wait longer than the time-out for a rank when the others are done.
     pub(crate) fn run<R: Send + 'static>(
         &self,
         job: impl Fn(&mut T) -> Result<R, ModelError> + Clone + Send + 'static,
