@@ -25,6 +25,7 @@ mod gemma;
 mod harmony;
 mod jinja;
 mod json_text;
+mod python_pieces;
 mod pythonic;
 mod tool_format;
 mod tool_grammar;

@@ -312,6 +312,24 @@ pub(super) const ROWS: &[Row] = &[
         &[("get_weather", r#"{"city":"Paris (3)","days":2,"hourly":true}"#), ("get_time", "{}")],
     ),
     row(
+        "OLMo 3, all kinds of values",
+        ToolFormat::Olmo3,
+        "<function_calls>\nget_weather(city='it\\'s \\u00e9 \"\\n', days=[1, {\"a\": 'x, )'}, None], \
+         hourly=False, x=-2.5e3, y = (), z=\"\")\n</function_calls>",
+        "",
+        &[(
+            "get_weather",
+            r#"{"city":"it's é \"\n","days":[1,{"a":"x, )"},null],"hourly":false,"x":-2500.0,"y":[],"z":""}"#,
+        )],
+    ),
+    row(
+        "OLMo 3, a list of calls",
+        ToolFormat::Olmo3,
+        "<function_calls>[get_time(), get_weather(city=\"Oslo\")]</function_calls>",
+        "",
+        &[("get_time", "{}"), ("get_weather", r#"{"city":"Oslo"}"#)],
+    ),
+    row(
         "OLMo 3, unfinished",
         ToolFormat::Olmo3,
         "<function_calls>\nget_weather(city=\"Par",
