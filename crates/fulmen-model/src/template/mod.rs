@@ -40,6 +40,7 @@ pub use error::TemplateError;
 pub use jinja::Failure;
 use jinja::{Field, Template, Text, Variable};
 pub use tool_format::ToolFormat;
+pub use tool_grammar::JSON_WHITESPACE;
 pub use tools::{CallPiece, ToolCall, ToolChoice, ToolError, ToolSpec};
 
 use crate::gguf::Metadata;

@@ -481,9 +481,9 @@ fn required_calls_are_grammars() {
     let expected = r#"start: call ("\n" call)*
 call: "<tool_call>" "\n" (tool_0 | tool_1) "\n" "</tool_call>"
 tool_0: "{\"name\": \"weather\", \"arguments\": " arguments_0 "}"
-arguments_0: %json {"type":"object"}
+arguments_0: %json {"type":"object","x-guidance":{"whitespace_pattern":" |\\n[ \\t]{0,20}"}}
 tool_1: "{\"name\": \"time\", \"arguments\": " arguments_1 "}"
-arguments_1: %json {}
+arguments_1: %json {"x-guidance":{"whitespace_pattern":" |\\n[ \\t]{0,20}"}}
 "#;
     assert_eq!(ToolFormat::Hermes.calls_grammar(&tools, true, &tokenizer).unwrap(), expected);
     let one = ToolFormat::Llama3.calls_grammar(&tools[1..], false, &tokenizer).unwrap();
