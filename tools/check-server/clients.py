@@ -288,6 +288,21 @@ def anthropic_messages():
     check("no thoughts", [block.type for block in thought.content] == ["text"], thought)
     counted = client.messages.count_tokens(model=model, messages=messages, system="Be brief.")
     check("count_tokens", counted.input_tokens > 4, counted)
+    listed = client.models.list().data[0]
+    check("the models", listed.id == model and listed.type == "model" and listed.created_at.year > 2000, listed)
+    between = dict(options, messages=messages + [{"role": "system", "content": "Be brief."}])
+    check("a system message between others", client.messages.create(**between).content)
+    keep = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    kept = dict(options, context_management=keep, betas=["context-management-2025-06-27"])
+    check("thoughts are kept", client.beta.messages.create(**kept).content)
+    omitted = {"type": "adaptive", "display": "omitted"}
+    both("thoughts are left out", lambda m: m.content[0].text == text, thinking=omitted)
+    long = dict(options, messages=[{"role": "user", "content": "many words " * 9000}])
+    try:
+        client.messages.create(**long)
+        check("a prompt that is too long", False)
+    except anthropic.BadRequestError as problem:
+        check("a prompt that is too long", "prompt is too long: " in str(problem), problem)
     other = options | {"model": "x"}
     refused("no such model", anthropic.NotFoundError, lambda: client.messages.create(**other))
     bad = options | {"max_tokens": 0}
