@@ -291,7 +291,8 @@ def anthropic_messages():
     counted = client.messages.count_tokens(model=model, messages=messages, system="Be brief.")
     check("count_tokens", counted.input_tokens > 4, counted)
     listed = client.models.list().data[0]
-    check("the models", listed.id == model and listed.type == "model" and listed.created_at.year > 2000, listed)
+    known = listed.id == model and listed.type == "model" and listed.created_at.year > 2000
+    check("the models", known, listed)
     between = dict(options, messages=messages + [{"role": "system", "content": "Be brief."}])
     check("a system message between others", client.messages.create(**between).content)
     keep = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}

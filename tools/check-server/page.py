@@ -169,7 +169,8 @@ def formatting(page):
     show(page, FORMATTED)
     text = page.locator(".message.assistant .text")
     first = text.locator("p").first
-    check("struck and soft", (first.locator("del").inner_text(), first.locator("em").inner_text()) == ("gone", "soft"))
+    struck, soft = (first.locator(tag).inner_text() for tag in ("del", "em"))
+    check("struck and soft", (struck, soft) == ("gone", "soft"), (struck, soft))
     check("names with underscores stay", "snake_case_name" in first.inner_text(), first.inner_text())
     links = first.locator("a").evaluate_all("nodes => nodes.map(node => [node.href, node.textContent])")
     address = "https://example.org/a_b?c=1"

@@ -10,7 +10,8 @@ const STRICT: &str = "\
 {%- if messages[0].role == 'system' %}{{ 'system: ' ~ messages[0].content ~ '\n' }}\
 {%- set rest = messages[1:] %}{% else %}{% set rest = messages %}{% endif -%}
 {%- for message in rest -%}
-{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif -%}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}\
+{% endif -%}
 {{ message.role ~ ': ' ~ message.content ~ '\n' }}
 {%- endfor -%}
 {{ 'assistant: ' }}";
@@ -251,7 +252,10 @@ fn only_allowed_tools_are_called() {
     let tool = |name: &str| json!({ "name": name, "parameters": schema });
     let wrapped = |name: &str| json!({ "type": "function", "function": tool(name) });
     let named = json!({ "type": "function", "function": { "name": "time" } });
-    let allowed = |mode: &str, tools: Value| json!({ "type": "allowed_tools", "allowed_tools": { "mode": mode, "tools": tools } });
+    let allowed = |mode: &str, tools: Value| {
+        let list = json!({ "mode": mode, "tools": tools });
+        json!({ "type": "allowed_tools", "allowed_tools": list })
+    };
     let ask = |choice: Value, seed: u64| {
         json!({
             "messages": [{ "role": "user", "content": "x" }], "tools": [wrapped("weather"), wrapped("time")],
