@@ -45,6 +45,10 @@ check("with valid arguments", valid, call)
 done = client.chat.completions.create(**options, tool_choice="required").choices[0]
 name = done.message.tool_calls[0].function.name
 check("a required tool is called", name in ("get_weather", "get_time"), done)
+listed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
+only = {"type": "allowed_tools", "allowed_tools": listed}
+allowed = client.chat.completions.create(**options, tool_choice=only).choices[0].message.tool_calls
+check("only an allowed tool is called", [call.function.name for call in allowed] == ["get_time"], allowed)
 parts = list(client.chat.completions.create(**options, tool_choice=named, stream=True))
 streamed = [c for part in parts for choice in part.choices for c in choice.delta.tool_calls or []]
 text = "".join(c.function.arguments or "" for c in streamed)
@@ -87,6 +91,12 @@ with client.responses.stream(**asked, parallel_tool_calls=False) as stream:
 called = [item for item in final.output if item.type == "function_call"]
 whole = json.loads(called[0].arguments)
 check("and that of responses", len(deltas) > 5 and json.loads("".join(deltas)) == whole, deltas)
+
+functions = [{"type": "function", "name": "get_weather", "parameters": parameters, "strict": True}]
+sky = [{"type": "namespace", "name": "sky", "description": "Of the sky", "tools": functions}]
+asked = dict(asked, tools=sky, parallel_tool_calls=False)
+called = [item for item in client.responses.create(**asked).output if item.type == "function_call"]
+check("a call has its namespace", (called[0].name, called[0].namespace) == ("get_weather", "sky"), called)
 
 # The model is small and may not call the tool; if it does, the arguments are those of the schema.
 function = {"name": "get_weather", "parameters": parameters, "strict": True}

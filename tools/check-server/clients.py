@@ -217,12 +217,14 @@ def openai_errors():
     stream = create(model=model, messages=messages, stream=True, extra_body={"ignore_eos": True})
     next(iter(stream))
     stream.close()
+    ended = lambda counts: counts[0] > cancelled and counts[1] == 0
     for _ in range(100):
-        if metric("fulmen_cancelled_total") > cancelled:
+        # The engine gives the slot back at its next step.
+        counts = metric("fulmen_cancelled_total"), metric("fulmen_engine_running")
+        if ended(counts):
             break
         time.sleep(0.1)
-    counts = metric("fulmen_cancelled_total"), metric("fulmen_engine_running")
-    check("a closed stream ends its request", counts[0] > cancelled and counts[1] == 0, counts)
+    check("a closed stream ends its request", ended(counts), counts)
 
 
 def metric(name):
@@ -288,6 +290,22 @@ def anthropic_messages():
     check("no thoughts", [block.type for block in thought.content] == ["text"], thought)
     counted = client.messages.count_tokens(model=model, messages=messages, system="Be brief.")
     check("count_tokens", counted.input_tokens > 4, counted)
+    listed = client.models.list().data[0]
+    known = listed.id == model and listed.type == "model" and listed.created_at.year > 2000
+    check("the models", known, listed)
+    between = dict(options, messages=messages + [{"role": "system", "content": "Be brief."}])
+    check("a system message between others", client.messages.create(**between).content)
+    keep = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    kept = dict(options, context_management=keep, betas=["context-management-2025-06-27"])
+    check("thoughts are kept", client.beta.messages.create(**kept).content)
+    omitted = {"type": "adaptive", "display": "omitted"}
+    both("thoughts are left out", lambda m: m.content[0].text == text, thinking=omitted)
+    long = dict(options, messages=[{"role": "user", "content": "many words " * 9000}])
+    try:
+        client.messages.create(**long)
+        check("a prompt that is too long", False)
+    except anthropic.BadRequestError as problem:
+        check("a prompt that is too long", "prompt is too long: " in str(problem), problem)
     other = options | {"model": "x"}
     refused("no such model", anthropic.NotFoundError, lambda: client.messages.create(**other))
     bad = options | {"max_tokens": 0}

@@ -27,6 +27,19 @@ HOSTILE = """# Title
 <script>window.hacked = 1</script>
 ```
 """
+FORMATTED = """~~gone~~ _soft_ snake_case_name https://example.org/a_b?c=1. [https://a.org](https://b.org)
+
+- [ ] open
+- [x] closed
+
+| left | right |
+|---|---:|
+| 1 | 2 |
+
+```
+a line of code that is much longer than the screen of any phone is wide, so that it must be scrolled
+```
+"""
 
 
 def check(name, holds, found=None):
@@ -142,6 +155,69 @@ def hostile(page):
     check("links lead to the web only", links == ["https://example.org/"], links)
 
 
+def show(page, text):
+    """A conversation with this answer."""
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": text}]
+    saved = [{"id": 1, "title": "Shown", "messages": messages}]
+    page.evaluate("text => localStorage.setItem('fulmen.conversations', text)", json.dumps(saved))
+    page.evaluate("localStorage.setItem('fulmen.current', '1')")
+    page.reload()
+    page.wait_for_selector(".message.assistant")
+
+
+def formatting(page):
+    show(page, FORMATTED)
+    text = page.locator(".message.assistant .text")
+    first = text.locator("p").first
+    struck, soft = (first.locator(tag).inner_text() for tag in ("del", "em"))
+    check("struck and soft", (struck, soft) == ("gone", "soft"), (struck, soft))
+    check("names with underscores stay", "snake_case_name" in first.inner_text(), first.inner_text())
+    links = first.locator("a").evaluate_all("nodes => nodes.map(node => [node.href, node.textContent])")
+    address = "https://example.org/a_b?c=1"
+    check("addresses are links", links == [[address, address], ["https://b.org/", "https://a.org"]], links)
+    boxes = text.locator("input[type=checkbox]").evaluate_all("nodes => nodes.map(node => node.checked)")
+    check("tasks have boxes", boxes == [False, True], boxes)
+    side = text.locator("td").nth(1).evaluate("node => getComputedStyle(node).textAlign")
+    check("columns have their side", side == "right", side)
+    button = text.locator(".code button")
+    before = button.bounding_box()
+    text.locator("pre").evaluate("node => { node.scrollLeft = 200 }")
+    check("the button to copy does not scroll with the code", button.bounding_box() == before)
+
+
+def side(page):
+    """The conversations of a narrow screen lie over the others."""
+    focused = lambda: page.evaluate("document.activeElement.id")
+    page.click("#open-side")
+    check("they have the focus", focused() == "close-side", focused())
+    check("and say that they are open", page.get_attribute("#open-side", "aria-expanded") == "true")
+    page.keyboard.press("Escape")
+    check("Escape gives it back", focused() == "open-side", focused())
+    page.click("#open-side")
+    page.wait_for_timeout(300)
+    page.mouse.click(380, 400)
+    check("a click beside closes them", page.get_attribute("#open-side", "aria-expanded") == "false")
+
+
+def two_tabs(context, page):
+    """Conversations of one tab do not overwrite those of another."""
+    show(page, "First")
+    other = context.new_page()
+    other.goto(url)
+    other.wait_for_function("document.getElementById('model').options.length > 1")
+    other.click("#new") if other.locator("#new").is_visible() else None
+    say(other, "From the other tab")
+    finished(other)
+    page.wait_for_selector("#conversations li:nth-child(2)", state="attached")
+    say(page, "From this tab")
+    finished(page)
+    page.reload()
+    titles = page.locator("#conversations li button:first-child").all_text_contents()
+    check("both tabs' conversations are kept", titles == ["From the other tab", "Shown"], titles)
+    other.wait_for_function("document.querySelectorAll('#conversations li').length === 2")
+    other.close()
+
+
 def shot(page, name):
     page.screenshot(path=f"{folder}/{name}.png")
 
@@ -165,6 +241,7 @@ with sync_playwright() as play:
         picking(page)
         wide = page.evaluate("document.documentElement.scrollWidth")
         check(f"{name}: nothing is wider than the screen", wide <= size[0], wide)
+        formatting(page)
         hostile(page)
         shot(page, name + "-markdown")
         page.click("#open-settings")
@@ -176,9 +253,11 @@ with sync_playwright() as play:
             shot(page, "phone-side")
             page.click("#close-side")
             page.wait_for_timeout(300)
+            side(page)
         else:
             page.click("#open-settings")
             stopping(page)
+            two_tabs(context, page)
     browser.close()
     check("no errors", not problems, problems)
     others = [asked for asked in outside if not asked.startswith((url, "data:"))]

@@ -1,6 +1,7 @@
 //! What the generated text must match.
 
 use fulmen_core::sampling::Constraint;
+use fulmen_model::template::JSON_WHITESPACE;
 use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
 
@@ -146,8 +147,7 @@ impl Grammar {
     }
 }
 
-/// The schema with the whitespace that may stand between the parts of JSON: a space, or a line break and
-/// indentation. Small models like to write nothing but whitespace where they may.
+/// The schema with the whitespace that may stand between the parts of JSON.
 fn with_whitespace(schema: &Value) -> Value {
     const KEY: &str = "x-guidance";
     let mut schema = match schema {
@@ -157,7 +157,7 @@ fn with_whitespace(schema: &Value) -> Value {
     if let Value::Object(keys) = &mut schema
         && !keys.contains_key(KEY)
     {
-        keys.insert(KEY.to_owned(), serde_json::json!({ "whitespace_pattern": r" |\n[ \t]{0,20}" }));
+        keys.insert(KEY.to_owned(), serde_json::json!({ "whitespace_pattern": JSON_WHITESPACE }));
     }
     schema
 }

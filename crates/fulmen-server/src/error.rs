@@ -186,9 +186,13 @@ impl From<RequestError> for ApiError {
             RequestError::EmptyPrompt | RequestError::Limit { .. } | RequestError::Token { .. } => {
                 ApiError::invalid(message)
             }
-            RequestError::PromptTooLong { .. } | RequestError::PoolTooSmall { .. } => {
-                ApiError::invalid(message).code("context_length_exceeded")
-            }
+            // Agents look for these words, and shorten the conversation.
+            RequestError::PromptTooLong { prompt, context } => ApiError::invalid(format!(
+                "prompt is too long: {prompt} tokens > {} maximum, in a context of {context}",
+                context.saturating_sub(1)
+            ))
+            .code("context_length_exceeded"),
+            RequestError::PoolTooSmall { .. } => ApiError::invalid(message).code("context_length_exceeded"),
             RequestError::QueueFull { .. } => {
                 ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).retry_after(1).code("queue_full")
             }

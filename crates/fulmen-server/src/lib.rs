@@ -40,6 +40,7 @@ mod registry;
 mod serve;
 mod served;
 mod stalled;
+mod time;
 mod tls;
 
 pub use engine_model::{EngineModel, EngineModelError, SamplingMap, SharedTokenizer};

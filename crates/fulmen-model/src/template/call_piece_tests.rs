@@ -117,6 +117,7 @@ fn arguments_come_as_they_are_written() {
         (ToolFormat::Gemma4, "<|tool_call>call:write_file{path:<|\"|>a.t"),
         (ToolFormat::QwenXml, "<tool_call>\n<function=write_file>\n<parameter=path>\na.t"),
         (ToolFormat::Glm, "<tool_call>write_file\n<arg_key>path</arg_key>\n<arg_value>a.t"),
+        (ToolFormat::Olmo3, "<function_calls>\nwrite_file(path=\"a.t"),
     ];
     let so_far =
         Joined { name: "write_file".to_owned(), arguments: "{\"path\":\"a.t".to_owned(), complete: false };

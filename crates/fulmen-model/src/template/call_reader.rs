@@ -3,21 +3,21 @@
 //! - Formats whose arguments are JSON are passed on as they are written, without white space; those of
 //!   Gemma 4 as JSON.
 //! - Formats with tags around every argument are passed on as JSON: strings as they are written, other
-//!   values when they are complete.
-//! - What cannot be read this way (the arguments before the name, calls in Python's syntax) is left to
-//!   whoever reads the whole text.
+//!   values when they are complete. So are those in Python's syntax.
+//! - What cannot be read this way (the arguments before the name) is left to whoever reads the whole text.
 
 use serde_json::{Map, Value};
 
 use super::arguments::{converted, is_text_argument};
 use super::gemma::{GemmaText, string_part};
 use super::json_text::{JsonText, Read};
+use super::python_pieces::{self, Step};
 use super::tool_format::{ARG_KEY, ARG_VALUE, ARGS, CALL_ID, MISTRAL, ToolFormat, is_name};
 use super::tools::{ToolCall, ToolSpec};
 use super::{CallPiece, ParsedText, answer::partial_suffix};
 
 /// How far a text is understood that has not come as a whole.
-enum Unread {
+pub(super) enum Unread {
     /// More of it is needed.
     More,
     /// It cannot be read in pieces.
@@ -45,6 +45,8 @@ enum Place {
     BeforeArgument,
     /// In the value of this argument, of which the beginning has been passed on or not.
     Argument { key: String, text_begun: bool },
+    /// Between the brackets of a call in Python's syntax.
+    Python(python_pieces::Place),
     /// What follows cannot be read in pieces.
     Stopped,
 }
@@ -74,7 +76,7 @@ impl CallReader {
     pub(super) fn new(format: ToolFormat, next: usize) -> CallReader {
         CallReader {
             format,
-            place: if format == ToolFormat::Olmo3 { Place::Stopped } else { Place::Head },
+            place: Place::Head,
             held: String::new(),
             read: 0,
             name: String::new(),
@@ -149,6 +151,7 @@ impl CallReader {
             Place::BeforeArgument if self.format == ToolFormat::Glm => self.glm_key(),
             Place::BeforeArgument => self.qwen_key(parsed),
             Place::Argument { .. } => self.argument(tools, parsed),
+            Place::Python(_) => self.python(parsed),
         };
         match step {
             Ok(()) => true,
@@ -169,12 +172,16 @@ impl CallReader {
             ToolFormat::QwenXml => qwen_name(&self.held)?,
             ToolFormat::Glm => glm_name(&self.held)?,
             ToolFormat::Gemma4 => gemma_name(&self.held)?,
+            ToolFormat::Olmo3 => {
+                let (name, at) = python_pieces::name(&self.held)?;
+                (checked_name(name)?, at)
+            }
             ToolFormat::Mistral | ToolFormat::MistralList if first != '[' && first != '{' => {
                 mistral_name(&self.held)?
             }
             _ => json_name(&self.held)?,
         };
-        let tagged = matches!(self.format, ToolFormat::QwenXml | ToolFormat::Glm);
+        let tagged = matches!(self.format, ToolFormat::QwenXml | ToolFormat::Glm | ToolFormat::Olmo3);
         if !tagged && !self.held[at..].starts_with('{') {
             return Err(Unread::Other);
         }
@@ -186,7 +193,10 @@ impl CallReader {
         parsed.call_pieces.push(begins);
         if tagged {
             self.give("{", parsed);
-            self.place = Place::BeforeArgument;
+            self.place = match self.format {
+                ToolFormat::Olmo3 => Place::Python(python_pieces::Place::Argument { behind_value: false }),
+                _ => Place::BeforeArgument,
+            };
         } else {
             self.place = Place::Object(match self.format {
                 ToolFormat::Gemma4 => Object::Gemma(GemmaText::default()),
@@ -228,12 +238,31 @@ impl CallReader {
             ToolFormat::Mistral if text.starts_with(MISTRAL) => &text[MISTRAL.len()..],
             ToolFormat::Mistral if MISTRAL.starts_with(text) => return Err(Unread::More),
             _ if text.is_empty() => return Err(Unread::More),
+            ToolFormat::Olmo3 if text.starts_with(']') => return Err(Unread::Other),
+            ToolFormat::Olmo3 => text,
             _ if text.starts_with('{') => text,
             _ => return Err(Unread::Other),
         };
         self.held = next.to_owned();
         self.place = Place::Head;
         Ok(())
+    }
+
+    /// What is between the brackets of a call in Python's syntax.
+    fn python(&mut self, parsed: &mut ParsedText) -> Result<(), Unread> {
+        let Place::Python(place) = &mut self.place else { return Err(Unread::Other) };
+        let (json, bytes, next, read) = match place.step(&self.held, self.arguments.len() == 1)? {
+            Step::Read { json, bytes, next } => (json, bytes, Place::Python(next), Ok(())),
+            Step::Part { json, bytes, next } => (json, bytes, Place::Python(next), Err(Unread::More)),
+            Step::End { bytes } => ("}".to_owned(), bytes, Place::Behind, Ok(())),
+        };
+        self.held.drain(..bytes);
+        self.give(&json, parsed);
+        if next == Place::Behind {
+            self.complete(parsed);
+        }
+        self.place = next;
+        read
     }
 
     fn qwen_key(&mut self, parsed: &mut ParsedText) -> Result<(), Unread> {
@@ -340,7 +369,7 @@ impl CallReader {
 }
 
 /// A text as JSON.
-fn json_string(text: &str) -> String {
+pub(super) fn json_string(text: &str) -> String {
     Value::from(text).to_string()
 }
 

@@ -25,6 +25,7 @@ mod gemma;
 mod harmony;
 mod jinja;
 mod json_text;
+mod python_pieces;
 mod pythonic;
 mod tool_format;
 mod tool_grammar;
@@ -39,6 +40,7 @@ pub use error::TemplateError;
 pub use jinja::Failure;
 use jinja::{Field, Template, Text, Variable};
 pub use tool_format::ToolFormat;
+pub use tool_grammar::JSON_WHITESPACE;
 pub use tools::{CallPiece, ToolCall, ToolChoice, ToolError, ToolSpec};
 
 use crate::gguf::Metadata;

@@ -26,6 +26,38 @@ pub(super) fn calls(text: &str) -> Option<Vec<ToolCall>> {
     }
 }
 
+/// A value; `None` if the text is anything else.
+pub(super) fn value(text: &str) -> Option<Value> {
+    let mut reader = Reader { rest: text };
+    let value = reader.value(MAX_DEPTH)?;
+    reader.rest.trim().is_empty().then_some(value)
+}
+
+/// The text of an escape at the beginning of `rest` and its length; `Some(None)` if there is no such escape,
+/// `None` if it is not complete.
+pub(super) fn escape(rest: &str) -> Option<Option<(String, usize)>> {
+    let mut chars = rest.strip_prefix('\\')?.chars();
+    let c = chars.next()?;
+    let plain = |text: &str| Some(Some((text.to_owned(), 1 + c.len_utf8())));
+    match c {
+        'n' => plain("\n"),
+        't' => plain("\t"),
+        'r' => plain("\r"),
+        'b' => plain("\u{8}"),
+        'f' => plain("\u{c}"),
+        'u' => {
+            let digits: String = chars.take(4).collect();
+            if digits.chars().count() < 4 {
+                return None;
+            }
+            let read = u32::from_str_radix(&digits, 16).ok().and_then(char::from_u32);
+            Some(read.map(|read| (read.to_string(), 2 + digits.len())))
+        }
+        '\\' | '\'' | '"' | '/' => plain(c.encode_utf8(&mut [0; 4])),
+        other => Some(Some((format!("\\{other}"), 1 + other.len_utf8()))),
+    }
+}
+
 struct Reader<'a> {
     rest: &'a str,
 }
@@ -143,30 +175,18 @@ impl<'a> Reader<'a> {
     /// The rest of a string behind its opening quote.
     fn string(&mut self, quote: char) -> Option<String> {
         let mut text = String::new();
-        let mut chars = self.rest.char_indices();
-        while let Some((at, c)) = chars.next() {
-            match c {
-                _ if c == quote => {
-                    self.rest = &self.rest[at + 1..];
-                    return Some(text);
-                }
-                '\\' => match chars.next()?.1 {
-                    'n' => text.push('\n'),
-                    't' => text.push('\t'),
-                    'r' => text.push('\r'),
-                    'b' => text.push('\u{8}'),
-                    'f' => text.push('\u{c}'),
-                    'u' => {
-                        let digits: String = chars.by_ref().take(4).map(|(_, digit)| digit).collect();
-                        text.push(char::from_u32(u32::from_str_radix(&digits, 16).ok()?)?);
-                    }
-                    other @ ('\\' | '\'' | '"' | '/') => text.push(other),
-                    other => text.extend(['\\', other]),
-                },
-                _ => text.push(c),
+        loop {
+            let at = self.rest.find([quote, '\\'])?;
+            text.push_str(&self.rest[..at]);
+            self.rest = &self.rest[at..];
+            if let Some(rest) = self.rest.strip_prefix(quote) {
+                self.rest = rest;
+                return Some(text);
             }
+            let (escaped, length) = escape(self.rest)??;
+            text.push_str(&escaped);
+            self.rest = &self.rest[length..];
         }
-        None
     }
 }
 

@@ -10,6 +10,10 @@ use super::tool_format::{ARG_KEY, ARG_VALUE, ARGS, ToolFormat};
 use super::tools::ToolSpec;
 use crate::tokenizer::Tokenizer;
 
+/// What may stand between the parts of constrained JSON: a space, or a line break and indentation. Small
+/// models like to write nothing but whitespace where they may.
+pub const JSON_WHITESPACE: &str = r" |\n[ \t]{0,20}";
+
 impl ToolFormat {
     /// The grammar of at least one call. The name comes before the arguments, as models were trained.
     /// `several`: more calls may follow. Tags that are control tokens of the vocabulary are named by their
@@ -183,6 +187,11 @@ impl Grammar<'_> {
     }
 
     fn json(&mut self, name: &str, schema: &Value) {
+        let mut schema = schema.clone();
+        if let Value::Object(keys) = &mut schema {
+            let whitespace = || json!({ "whitespace_pattern": JSON_WHITESPACE });
+            keys.entry("x-guidance").or_insert_with(whitespace);
+        }
         self.rule(name, &format!("%json {schema}"));
     }
 

@@ -312,6 +312,24 @@ pub(super) const ROWS: &[Row] = &[
         &[("get_weather", r#"{"city":"Paris (3)","days":2,"hourly":true}"#), ("get_time", "{}")],
     ),
     row(
+        "OLMo 3, all kinds of values",
+        ToolFormat::Olmo3,
+        "<function_calls>\nget_weather(city='it\\'s \\u00e9 \"\\n', days=[1, {\"a\": 'x, )'}, None], \
+         hourly=False, x=-2.5e3, y = (), z=\"\")\n</function_calls>",
+        "",
+        &[(
+            "get_weather",
+            r#"{"city":"it's é \"\n","days":[1,{"a":"x, )"},null],"hourly":false,"x":-2500.0,"y":[],"z":""}"#,
+        )],
+    ),
+    row(
+        "OLMo 3, a list of calls",
+        ToolFormat::Olmo3,
+        "<function_calls>[get_time(), get_weather(city=\"Oslo\")]</function_calls>",
+        "",
+        &[("get_time", "{}"), ("get_weather", r#"{"city":"Oslo"}"#)],
+    ),
+    row(
         "OLMo 3, unfinished",
         ToolFormat::Olmo3,
         "<function_calls>\nget_weather(city=\"Par",
@@ -463,9 +481,9 @@ fn required_calls_are_grammars() {
     let expected = r#"start: call ("\n" call)*
 call: "<tool_call>" "\n" (tool_0 | tool_1) "\n" "</tool_call>"
 tool_0: "{\"name\": \"weather\", \"arguments\": " arguments_0 "}"
-arguments_0: %json {"type":"object"}
+arguments_0: %json {"type":"object","x-guidance":{"whitespace_pattern":" |\\n[ \\t]{0,20}"}}
 tool_1: "{\"name\": \"time\", \"arguments\": " arguments_1 "}"
-arguments_1: %json {}
+arguments_1: %json {"x-guidance":{"whitespace_pattern":" |\\n[ \\t]{0,20}"}}
 "#;
     assert_eq!(ToolFormat::Hermes.calls_grammar(&tools, true, &tokenizer).unwrap(), expected);
     let one = ToolFormat::Llama3.calls_grammar(&tools[1..], false, &tokenizer).unwrap();

@@ -3,8 +3,10 @@
 use fulmen_model::template::{Message, ToolChoice, ToolSpec};
 use serde_json::{Value, json};
 
+use super::thoughts::clear_thoughts;
 use super::types::{
-    AnthropicTool, AnthropicToolChoice, Blocks, InputBlock, InputMessage, OutputConfig, Thinking,
+    AnthropicTool, AnthropicToolChoice, Blocks, ContextManagement, InputBlock, InputMessage, OutputConfig,
+    Thinking,
 };
 use crate::error::ApiError;
 use crate::generation::ChatInput;
@@ -19,13 +21,19 @@ pub(super) struct Parts {
     pub(super) tool_choice: Option<AnthropicToolChoice>,
     pub(super) thinking: Option<Thinking>,
     pub(super) effort: Option<String>,
+    pub(super) context_management: Option<ContextManagement>,
 }
 
 impl Parts {
-    pub(super) fn chat_input(self, most_tools: usize) -> Result<ChatInput, ApiError> {
+    pub(super) fn chat_input(mut self, most_tools: usize) -> Result<ChatInput, ApiError> {
+        clear_thoughts(&mut self.messages, self.context_management)?;
         let mut messages = Vec::with_capacity(self.messages.len() + 1);
         if let Some(system) = self.system {
             messages.push(Message::system(plain_text(system, "system")?));
+        }
+        if !self.messages.iter().any(|message| message.role != "system") {
+            let message = "messages: expected at least 1 message of the user, got none";
+            return Err(ApiError::field("messages", message));
         }
         if self.messages.last().is_some_and(|last| last.role == "assistant") {
             return Err(ApiError::unsupported("messages", "the last message must be the user's"));
@@ -80,8 +88,13 @@ fn unsupported_block(param: &str, kind: &str) -> ApiError {
 /// A message of one role may become several: results of tools are messages of their own.
 fn push_message(index: usize, message: InputMessage, list: &mut Vec<Message>) -> Result<(), ApiError> {
     let param = format!("messages[{index}]");
+    if message.role == "system" {
+        let text = plain_text(message.content, &format!("{param}.content"))?;
+        list.push(Message::system(text));
+        return Ok(());
+    }
     if message.role != "user" && message.role != "assistant" {
-        let error = format!("{param}.role: expected user or assistant, got {:?}", message.role);
+        let error = format!("{param}.role: expected user, assistant or system, got {:?}", message.role);
         return Err(ApiError::field(format!("{param}.role"), error));
     }
     let blocks = match message.content {
@@ -191,9 +204,6 @@ pub(super) fn grammar(config: Option<OutputConfig>) -> Result<Option<Grammar>, A
 }
 
 fn thinking(thinking: Option<Thinking>) -> Result<Option<bool>, ApiError> {
-    if thinking.as_ref().and_then(|thinking| thinking.display.as_deref()) == Some("omitted") {
-        return Err(ApiError::unsupported("thinking.display", "thoughts are always shown"));
-    }
     match thinking.as_ref().map(|thinking| thinking.kind.as_str()) {
         None | Some("adaptive") => Ok(None),
         Some("enabled") => Ok(Some(true)),

@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::input::{Parts, grammar};
 use super::stream::MessagesEncoder;
 use super::types::{
-    CountRequest, CountResponse, MessageResponse, MessageUsage, MessagesRequest, OutputBlock, stop_reason,
+    CountRequest, CountResponse, MessageResponse, MessageUsage, MessagesRequest, OutputBlock, Thinking,
+    stop_reason,
 };
 use crate::app::{App, Caller};
 use crate::body::{Json, json_response};
@@ -27,6 +28,7 @@ pub(crate) async fn create(
     caller: Caller,
     Json(mut request): Json<MessagesRequest>,
 ) -> Result<Response, ApiError> {
+    let hides_thoughts = Thinking::hidden(request.thinking.as_ref())?;
     let lease = app.registry.acquire(Some(&request.model)).await?;
     let limits = &app.options.limits;
     let input = Parts {
@@ -36,6 +38,7 @@ pub(crate) async fn create(
         tool_choice: request.tool_choice,
         thinking: request.thinking,
         effort: request.output_config.as_mut().and_then(|config| config.effort.take()),
+        context_management: request.context_management,
     };
     let input = input.chat_input(limits.tools)?;
     let format = grammar(request.output_config)?.map(|grammar| ("output_config.format", grammar));
@@ -58,7 +61,7 @@ pub(crate) async fn create(
     let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics).await?;
     if request.stream == Some(true) {
         choices.first().await?;
-        let encoder = MessagesEncoder::new(model, prompt_tokens);
+        let encoder = MessagesEncoder::new(model, prompt_tokens, hides_thoughts);
         return Ok(stream(choices, encoder, Streaming::Sse { keep_alive: app.options.keep_alive }));
     }
     let Some(answer) = choices.collect().await?.pop() else {
@@ -71,17 +74,18 @@ pub(crate) async fn create(
         kind: "message",
         role: "assistant",
         model,
-        content: blocks(answer),
+        content: blocks(answer, hides_thoughts),
         stop_reason: Some(reason),
         stop_sequence,
         usage,
     }))
 }
 
-fn blocks(answer: Answer) -> Vec<OutputBlock> {
+fn blocks(answer: Answer, hides_thoughts: bool) -> Vec<OutputBlock> {
     let mut blocks = Vec::new();
     if !answer.reasoning.is_empty() {
-        blocks.push(OutputBlock::Thinking { thinking: answer.reasoning, signature: String::new() });
+        let thinking = if hides_thoughts { String::new() } else { answer.reasoning };
+        blocks.push(OutputBlock::Thinking { thinking, signature: String::new() });
     }
     if !answer.content.is_empty() {
         blocks.push(OutputBlock::Text { text: answer.content });
@@ -105,7 +109,9 @@ pub(crate) async fn count_tokens(
     let lease = app.registry.acquire(Some(&request.model)).await?;
     let CountRequest { messages, system, tools, tool_choice, thinking, output_config, .. } = request;
     let effort = output_config.and_then(|config| config.effort);
-    let input = Parts { messages: messages.0, system, tools, tool_choice, thinking, effort };
+    let context_management = request.context_management;
+    let messages = messages.0;
+    let input = Parts { messages, system, tools, tool_choice, thinking, effort, context_management };
     let prompt = input.chat_input(app.options.limits.tools)?.prompt(&lease, false).await?;
     Ok(json_response(&CountResponse { input_tokens: prompt.tokens.len() }))
 }

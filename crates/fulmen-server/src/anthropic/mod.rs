@@ -3,4 +3,5 @@
 pub(crate) mod input;
 pub(crate) mod messages;
 pub(crate) mod stream;
+pub(crate) mod thoughts;
 pub(crate) mod types;

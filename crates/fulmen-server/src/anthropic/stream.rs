@@ -22,11 +22,13 @@ pub(crate) struct MessagesEncoder {
     open: Option<Block>,
     /// Blocks that were opened.
     blocks: usize,
+    /// Whether the text of thoughts is left out.
+    hides_thoughts: bool,
 }
 
 impl MessagesEncoder {
-    pub(crate) fn new(model: String, prompt_tokens: usize) -> MessagesEncoder {
-        MessagesEncoder { model, prompt_tokens, open: None, blocks: 0 }
+    pub(crate) fn new(model: String, prompt_tokens: usize, hides_thoughts: bool) -> MessagesEncoder {
+        MessagesEncoder { model, prompt_tokens, open: None, blocks: 0, hides_thoughts }
     }
 
     fn start_block(&mut self, block: &OutputBlock, out: &mut Vec<u8>) {
@@ -67,6 +69,7 @@ impl MessagesEncoder {
             self.open = Some(block);
         }
         let delta = match block {
+            Block::Thinking if self.hides_thoughts => return,
             Block::Thinking => json!({ "type": "thinking_delta", "thinking": text }),
             _ => json!({ "type": "text_delta", "text": text }),
         };

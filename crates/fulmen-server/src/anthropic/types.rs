@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::body::List;
+use crate::error::ApiError;
 use crate::generation::{EndReason, TokenUsage};
 use crate::openai::chat_types::MAX_MESSAGES;
 
@@ -27,6 +28,7 @@ pub(crate) struct MessagesRequest {
     pub(crate) tool_choice: Option<AnthropicToolChoice>,
     pub(crate) thinking: Option<Thinking>,
     pub(crate) output_config: Option<OutputConfig>,
+    pub(crate) context_management: Option<ContextManagement>,
     /// Accepted; prefixes are always cached.
     pub(crate) cache_control: Option<Value>,
     /// Accepted; has no effect.
@@ -54,6 +56,46 @@ pub(crate) struct OutputFormat {
     pub(crate) schema: Value,
 }
 
+/// What becomes of earlier parts of a conversation.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ContextManagement {
+    pub(crate) edits: Option<Vec<ContextEdit>>,
+}
+
+/// A change of earlier messages.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ContextEdit {
+    /// `clear_thinking_20251015`: others are refused.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// Whose thoughts stay: those of the last turn by default.
+    pub(crate) keep: Option<KeptThoughts>,
+    /// Fields of other kinds, or unknown ones, which are refused.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub(crate) others: Map<String, Value>,
+}
+
+/// The turns of the assistant that keep their thoughts.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected \"all\" or an object with a type")]
+pub(crate) enum KeptThoughts {
+    Word(String),
+    Turns(KeptTurns),
+}
+
+/// All turns, or the last ones.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KeptTurns {
+    /// `all` or `thinking_turns`.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// How many of the last turns, with `thinking_turns`; at least 1.
+    pub(crate) value: Option<u64>,
+}
+
 /// A conversation whose tokens are counted.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -67,6 +109,7 @@ pub(crate) struct CountRequest {
     pub(crate) tool_choice: Option<AnthropicToolChoice>,
     pub(crate) thinking: Option<Thinking>,
     pub(crate) output_config: Option<OutputConfig>,
+    pub(crate) context_management: Option<ContextManagement>,
     /// Accepted; prefixes are always cached.
     pub(crate) cache_control: Option<Value>,
 }
@@ -81,7 +124,7 @@ pub(crate) struct CountResponse {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct InputMessage {
-    /// `user` or `assistant`.
+    /// `user`, `assistant` or `system`.
     pub(crate) role: String,
     pub(crate) content: Blocks,
 }
@@ -157,8 +200,22 @@ pub(crate) struct Thinking {
     pub(crate) kind: String,
     /// Accepted: thoughts count as tokens of the answer, and `max_tokens` limits both.
     pub(crate) budget_tokens: Option<i64>,
-    /// Thoughts are always shown: `omitted` is refused.
+    /// `summarized` shows thoughts as they are; `omitted` leaves their text out.
     pub(crate) display: Option<String>,
+}
+
+impl Thinking {
+    /// Whether the text of thoughts is left out of the answer.
+    pub(crate) fn hidden(thinking: Option<&Thinking>) -> Result<bool, ApiError> {
+        match thinking.and_then(|thinking| thinking.display.as_deref()) {
+            None | Some("summarized") => Ok(false),
+            Some("omitted") => Ok(true),
+            Some(other) => {
+                let message = format!("thinking.display: expected summarized or omitted, got {other:?}");
+                Err(ApiError::field("thinking.display", message))
+            }
+        }
+    }
 }
 
 /// A message.

@@ -13,6 +13,7 @@ use super::generate::loaded_or_unloaded;
 use super::stream::{Form, LineEncoder};
 use super::types::{
     KeepAlive, OllamaCall, OllamaChatLine, OllamaChatRequest, OllamaMessage, OllamaOptions, Think,
+    refuse_cuts, wanted_logprobs,
 };
 use crate::app::{App, Caller};
 use crate::body::Json;
@@ -32,6 +33,8 @@ pub(crate) async fn create(
     if request.messages.0.is_empty() {
         return loaded_or_unloaded(&app, &request.model, request.keep_alive, Form::Chat).await;
     }
+    refuse_cuts(request.truncate, request.shift)?;
+    let logprobs = wanted_logprobs(request.logprobs, request.top_logprobs)?;
     let started = Instant::now();
     let lease = app.registry.acquire(Some(&request.model)).await?;
     let load = started.elapsed();
@@ -51,9 +54,10 @@ pub(crate) async fn create(
     };
     let mut fields = OllamaOptions::fields(request.options, request.format, &lease)?;
     fields.grammar = input.constraint(&*lease, fields.grammar.take())?;
+    fields.logprobs = logprobs;
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
     let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
-    let encoder = LineEncoder { model: lease.spec().name.clone(), form: Form::Chat, load };
+    let encoder = LineEncoder::new(&lease.spec().name, Form::Chat, load, logprobs.is_some());
     answer(&app, lease, prompt, &params, &caller, request.stream, encoder).await
 }
 
@@ -116,5 +120,5 @@ fn template_message(index: usize, message: OllamaMessage) -> Result<Message, Api
         ("tool_call_id", message.tool_call_id),
     ];
     fields.extend(texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text?)))));
-    Ok(Message { role: message.role, content: message.content, fields })
+    Ok(Message { role: message.role, content: message.content.unwrap_or_default(), fields })
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use axum::extract::State;
 use axum::response::Response;
+use fulmen_model::tokenizer::{Special, Tokenizer};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -15,6 +16,7 @@ use crate::body::{Json, json_response};
 use crate::error::ApiError;
 use crate::openai::completions::PromptParam;
 use crate::openai::embeddings::{embed, inputs};
+use crate::registry::Lease;
 
 /// A request for embeddings.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -22,7 +24,7 @@ use crate::openai::embeddings::{embed, inputs};
 pub(crate) struct OllamaEmbedRequest {
     model: String,
     input: OllamaInput,
-    /// Whether texts that are too long are cut, which is true by default in Ollama; here they are refused.
+    /// Whether texts that are too long are cut at their end; without it, they are refused.
     truncate: Option<bool>,
     keep_alive: Option<KeepAlive>,
     /// Accepted; those of sampling have no effect.
@@ -62,9 +64,6 @@ pub(crate) async fn create(
     if request.dimensions.is_some() {
         return Err(ApiError::unsupported("dimensions", "embeddings have the model's size"));
     }
-    if request.truncate == Some(true) {
-        return Err(ApiError::unsupported("truncate", "texts that are too long are refused"));
-    }
     let lease = app.registry.acquire(Some(&request.model)).await?;
     keep_alive(&app, &request.model, request.keep_alive)?;
     request.options.unwrap_or_default().check_context(&lease)?;
@@ -73,7 +72,10 @@ pub(crate) async fn create(
         OllamaInput::One(text) => PromptParam::Text(text),
         OllamaInput::Many(texts) => PromptParam::Texts(texts),
     };
-    let inputs = inputs(&lease, input, app.options.limits.embeddings).await?;
+    let mut inputs = inputs(&lease, input, app.options.limits.embeddings).await?;
+    if request.truncate == Some(true) {
+        cut(&lease, &mut inputs);
+    }
     let prompt_eval_count = inputs.iter().map(Vec::len).sum();
     let model = lease.spec().name.clone();
     let embeddings = embed(&app, lease, &caller, inputs).await?;
@@ -85,6 +87,24 @@ pub(crate) async fn create(
         load_duration,
         prompt_eval_count,
     }))
+}
+
+/// Cuts texts that are too long for the context. Tokens that the tokenizer puts behind every text stay: they
+/// may be those whose states are pooled.
+fn cut(lease: &Lease, texts: &mut [Vec<u32>]) {
+    let most = lease.context().saturating_sub(1) as usize;
+    let kept = ending_tokens(lease.tokenizer()).min(most);
+    for text in texts.iter_mut().filter(|text| text.len() > most) {
+        text.drain(most - kept..text.len() - kept);
+    }
+}
+
+/// How many tokens the tokenizer puts behind a text.
+fn ending_tokens(tokenizer: &Tokenizer) -> usize {
+    let [plain, whole] =
+        [tokenizer.encode("a", Special::AsText), tokenizer.encode_prompt("a", Special::AsText)];
+    let at = whole.windows(plain.len().max(1)).rposition(|tokens| tokens == plain);
+    at.map_or(0, |at| whole.len() - at - plain.len())
 }
 
 /// A request for one embedding.

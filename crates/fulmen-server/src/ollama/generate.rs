@@ -11,12 +11,14 @@ use serde_json::json;
 
 use super::chat::{answer, keep_alive};
 use super::stream::{Form, LineEncoder};
-use super::time::rfc3339;
-use super::types::{KeepAlive, OllamaGenerateRequest, OllamaOptions, OllamaTextLine, Think};
+use super::types::{
+    KeepAlive, OllamaGenerateRequest, OllamaOptions, OllamaTextLine, Think, refuse_cuts, wanted_logprobs,
+};
 use crate::app::{App, Caller};
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
 use crate::generation::{ChatInput, Prompt, tokenize};
+use crate::time::rfc3339;
 
 /// Answers a prompt, loads a model, or unloads it.
 #[utoipa::path(post, path = "/api/generate", tag = "ollama", request_body = OllamaGenerateRequest,
@@ -27,14 +29,18 @@ pub(crate) async fn create(
     Json(request): Json<OllamaGenerateRequest>,
 ) -> Result<Response, ApiError> {
     refuse_unsupported(&request)?;
-    if request.prompt.is_empty() {
+    refuse_cuts(request.truncate, request.shift)?;
+    let logprobs = wanted_logprobs(request.logprobs, request.top_logprobs)?;
+    let text = request.prompt.unwrap_or_default();
+    if text.is_empty() {
         return loaded_or_unloaded(&app, &request.model, request.keep_alive, Form::Text).await;
     }
     let started = Instant::now();
     let lease = app.registry.acquire(Some(&request.model)).await?;
     let load = started.elapsed();
     keep_alive(&app, &request.model, request.keep_alive)?;
-    let fields = OllamaOptions::fields(request.options, request.format, &lease)?;
+    let mut fields = OllamaOptions::fields(request.options, request.format, &lease)?;
+    fields.logprobs = logprobs;
     let params = fields.resolve(&lease.spec().defaults, &*lease, &app.options.limits)?;
     let plain = request.raw == Some(true) || lease.chat_template().is_none();
     let (thinking, effort) = Think::read(request.think.as_ref())?;
@@ -45,17 +51,17 @@ pub(crate) async fn create(
         true if request.system.is_some() => {
             return Err(ApiError::unsupported("system", "there is no chat template to put it into"));
         }
-        true => Prompt::tokens(tokenize(&lease, request.prompt, Special::AsText).await?),
+        true => Prompt::tokens(tokenize(&lease, text, Special::AsText).await?),
         false => {
             let system = request.system.map(Message::system);
-            let messages = system.into_iter().chain([Message::user(request.prompt)]).collect();
+            let messages = system.into_iter().chain([Message::user(text)]).collect();
             let variables = effort.into_iter().collect();
             ChatInput { messages, thinking, variables, ..ChatInput::default() }
                 .prompt(&lease, params.grammar.is_some())
                 .await?
         }
     };
-    let encoder = LineEncoder { model: lease.spec().name.clone(), form: Form::Text, load };
+    let encoder = LineEncoder::new(&lease.spec().name, Form::Text, load, logprobs.is_some());
     answer(&app, lease, prompt, &params, &caller, request.stream, encoder).await
 }
 

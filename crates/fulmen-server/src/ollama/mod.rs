@@ -5,5 +5,4 @@ pub(crate) mod embed;
 pub(crate) mod generate;
 pub(crate) mod models;
 pub(crate) mod stream;
-pub(crate) mod time;
 pub(crate) mod types;

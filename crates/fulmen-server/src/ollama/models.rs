@@ -10,13 +10,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use super::time::rfc3339;
 use crate::app::App;
 use crate::body::{Json, json_response};
 use crate::error::ApiError;
 use crate::generation::SamplingDefaults;
 use crate::registry::{Described, LONGEST_KEEP_ALIVE};
 use crate::served::ModelInfo;
+use crate::time::rfc3339;
 
 /// A model.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -185,8 +185,11 @@ fn capabilities(model: &Described) -> Vec<&'static str> {
     all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
 }
 
-/// The version of the server.
+/// The version of Ollama whose API this is: clients refuse servers that seem too old for them.
+const OLLAMA_VERSION: &str = "0.14.2";
+
+/// The version of Ollama's API, and that of this server.
 #[utoipa::path(get, path = "/api/version", tag = "ollama", responses((status = 200)))]
 pub(crate) async fn version() -> Response {
-    json_response(&json!({ "version": env!("CARGO_PKG_VERSION") }))
+    json_response(&json!({ "version": OLLAMA_VERSION, "fulmen": env!("CARGO_PKG_VERSION") }))
 }

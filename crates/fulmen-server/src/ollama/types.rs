@@ -11,9 +11,10 @@ use utoipa::ToSchema;
 use crate::body::List;
 use crate::error::ApiError;
 use crate::generation::{EndReason, Ending, SamplingFields};
+use crate::ids;
 use crate::openai::chat_types::{MAX_MESSAGES, Tool};
 use crate::openai::messages::effort_variable;
-use crate::openai::wire::StopParam;
+use crate::openai::wire::{ChatTokenLogprob, StopParam};
 use crate::registry::{LONGEST_KEEP_ALIVE, Lease};
 use crate::served::Grammar;
 
@@ -34,6 +35,12 @@ pub(crate) struct OllamaChatRequest {
     pub(crate) stream: Option<bool>,
     pub(crate) keep_alive: Option<KeepAlive>,
     pub(crate) think: Option<Think>,
+    pub(crate) logprobs: Option<bool>,
+    pub(crate) top_logprobs: Option<i64>,
+    /// Only `false`: conversations are not cut.
+    pub(crate) truncate: Option<bool>,
+    /// Only `false`: answers end with the context.
+    pub(crate) shift: Option<bool>,
 }
 
 /// A request for a text.
@@ -42,8 +49,7 @@ pub(crate) struct OllamaChatRequest {
 pub(crate) struct OllamaGenerateRequest {
     pub(crate) model: String,
     /// Empty: the model is loaded, or unloaded with a `keep_alive` of 0.
-    #[serde(default)]
-    pub(crate) prompt: String,
+    pub(crate) prompt: Option<String>,
     pub(crate) system: Option<String>,
     /// Whether the prompt is used without the chat template.
     pub(crate) raw: Option<bool>,
@@ -54,6 +60,12 @@ pub(crate) struct OllamaGenerateRequest {
     pub(crate) stream: Option<bool>,
     pub(crate) keep_alive: Option<KeepAlive>,
     pub(crate) think: Option<Think>,
+    pub(crate) logprobs: Option<bool>,
+    pub(crate) top_logprobs: Option<i64>,
+    /// Only `false`: prompts are not cut.
+    pub(crate) truncate: Option<bool>,
+    /// Only `false`: answers end with the context.
+    pub(crate) shift: Option<bool>,
     /// Not supported.
     pub(crate) suffix: Option<String>,
     /// Not supported.
@@ -69,8 +81,7 @@ pub(crate) struct OllamaGenerateRequest {
 #[serde(deny_unknown_fields)]
 pub(crate) struct OllamaMessage {
     pub(crate) role: String,
-    #[serde(default)]
-    pub(crate) content: String,
+    pub(crate) content: Option<String>,
     pub(crate) thinking: Option<String>,
     pub(crate) tool_calls: Option<Vec<OllamaCall>>,
     pub(crate) tool_name: Option<String>,
@@ -98,20 +109,38 @@ pub(crate) struct OllamaFunction {
     #[serde(default)]
     pub(crate) arguments: Map<String, Value>,
     /// The number of the call in its answer.
-    #[serde(skip_serializing)]
-    #[allow(dead_code)]
-    pub(crate) index: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) index: Option<usize>,
     /// Of a client that sends the tool's description back.
     #[serde(skip_serializing)]
     #[allow(dead_code)]
     pub(crate) description: Option<String>,
 }
 
-impl From<ToolCall> for OllamaCall {
-    fn from(call: ToolCall) -> OllamaCall {
+impl OllamaCall {
+    /// The call with this number in its answer.
+    pub(super) fn new(call: ToolCall, index: usize) -> OllamaCall {
         let ToolCall { name, arguments } = call;
-        let function = OllamaFunction { name, arguments, index: None, description: None };
-        OllamaCall { id: None, kind: None, function }
+        let function = OllamaFunction { name, arguments, index: Some(index), description: None };
+        OllamaCall { id: Some(ids::unique("call_")), kind: None, function }
+    }
+}
+
+/// Refuses that a prompt is cut, or the beginning of a context dropped, to make room.
+pub(super) fn refuse_cuts(truncate: Option<bool>, shift: Option<bool>) -> Result<(), ApiError> {
+    match (truncate, shift) {
+        (Some(true), _) => Err(ApiError::unsupported("truncate", "what is too long is refused")),
+        (_, Some(true)) => Err(ApiError::unsupported("shift", "an answer ends where the context does")),
+        _ => Ok(()),
+    }
+}
+
+/// How many of the most likely tokens are wanted, if log-probabilities are.
+pub(super) fn wanted_logprobs(logprobs: Option<bool>, top: Option<i64>) -> Result<Option<i64>, ApiError> {
+    match (logprobs, top) {
+        (Some(true), top) => Ok(Some(top.unwrap_or(0))),
+        (_, None | Some(0)) => Ok(None),
+        _ => Err(ApiError::field("top_logprobs", "top_logprobs: only with logprobs: true")),
     }
 }
 
@@ -302,6 +331,9 @@ pub(crate) struct OllamaChatLine {
     pub(crate) model: String,
     pub(crate) created_at: String,
     pub(crate) message: OllamaAnswer,
+    /// The tokens of this line, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) logprobs: Option<Vec<ChatTokenLogprob>>,
     pub(crate) done: bool,
     #[serde(flatten)]
     pub(crate) end: Option<OllamaEnd>,
@@ -326,6 +358,9 @@ pub(crate) struct OllamaTextLine {
     pub(crate) response: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) thinking: String,
+    /// The tokens of this line, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) logprobs: Option<Vec<ChatTokenLogprob>>,
     pub(crate) done: bool,
     #[serde(flatten)]
     pub(crate) end: Option<OllamaEnd>,

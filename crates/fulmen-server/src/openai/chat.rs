@@ -91,6 +91,7 @@ fn refuse_unsupported(request: &ChatRequest) -> Result<(), ApiError> {
     if request.modalities.as_ref().is_some_and(|kinds| kinds.iter().any(|kind| kind != "text")) {
         return Err(ApiError::unsupported("modalities", "only text is written"));
     }
+    messages::refuse_verbosity("verbosity", request.verbosity.as_deref())?;
     if request.top_logprobs.is_some() && request.logprobs != Some(true) {
         return Err(ApiError::field("top_logprobs", "top_logprobs: only with logprobs: true"));
     }
@@ -112,9 +113,11 @@ fn chat_input(request: &mut ChatRequest, most_tools: usize) -> Result<ChatInput,
         return Err(ApiError::field("chat_template_kwargs", message));
     }
     let list = std::mem::take(&mut request.messages.0);
+    let tools = messages::tool_specs(request.tools.take(), most_tools)?;
+    let (tools, tool_choice) = messages::tool_choice(request.tool_choice.take(), tools)?;
     Ok(ChatInput {
-        tools: messages::tool_specs(request.tools.take(), most_tools)?,
-        tool_choice: messages::tool_choice(request.tool_choice.take())?,
+        tools,
+        tool_choice,
         several_calls: request.parallel_tool_calls != Some(false),
         thinking,
         variables,

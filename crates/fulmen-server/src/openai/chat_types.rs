@@ -64,6 +64,10 @@ pub(crate) struct ChatRequest {
     pub(crate) prompt_cache_key: Option<String>,
     /// Accepted; cached prefixes stay as long as there is room.
     pub(crate) prompt_cache_retention: Option<String>,
+    /// Accepted; prefixes are always cached.
+    pub(crate) prompt_cache_options: Option<Value>,
+    /// Only `medium`: models have no such setting.
+    pub(crate) verbosity: Option<String>,
 }
 
 /// A message of a conversation.
@@ -160,10 +164,30 @@ pub(crate) struct ToolFunction {
 
 /// Whether tools are called.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected \"none\", \"auto\", \"required\" or a function")]
+#[serde(untagged, expecting = "expected \"none\", \"auto\", \"required\", a function or allowed_tools")]
 pub(crate) enum ToolChoiceParam {
     Mode(String),
     Function(NamedTool),
+    Allowed(AllowedTools),
+}
+
+/// Some of the tools.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AllowedTools {
+    /// `allowed_tools`.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) allowed_tools: AllowedList,
+}
+
+/// The tools that may be called. The model is told of no others.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AllowedList {
+    /// `auto` or `required`.
+    pub(crate) mode: String,
+    pub(crate) tools: Vec<NamedTool>,
 }
 
 /// A tool that must be called.

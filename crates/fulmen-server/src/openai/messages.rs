@@ -3,7 +3,7 @@
 use fulmen_model::template::{Message, ToolChoice, ToolSpec};
 use serde_json::{Map, Value, json};
 
-use super::chat_types::{ChatMessage, Content, Tool, ToolChoiceParam};
+use super::chat_types::{AllowedList, ChatMessage, Content, NamedTool, Tool, ToolChoiceParam};
 use crate::error::ApiError;
 use crate::generation::ChatInput;
 
@@ -119,13 +119,19 @@ pub(crate) fn tool_specs(tools: Option<Vec<Tool>>, most: usize) -> Result<Vec<To
     }
     let spec = |(index, tool): (usize, Tool)| {
         if tool.kind != "function" {
-            return Err(ApiError::unsupported("tools", &format!("tools[{index}] of type {:?}", tool.kind)));
+            return Err(unsupported_tool(index, &tool.kind));
         }
         let function = tool.function;
         let tool = checked_tool(index, function.name, function.description, function.parameters)?;
         Ok(tool.with_strict(function.strict == Some(true)))
     };
     tools.into_iter().enumerate().map(spec).collect()
+}
+
+/// Refuses tools that a server would run.
+pub(crate) fn unsupported_tool(index: usize, kind: &str) -> ApiError {
+    let what = format!("tools[{index}] of type {kind:?}; only functions, which the client runs");
+    ApiError::unsupported("tools", &what)
 }
 
 /// A tool with a valid name and schema.
@@ -139,24 +145,76 @@ pub(crate) fn checked_tool(
         .map_err(|error| ApiError::field("tools", format!("tools[{index}]: {error}")))
 }
 
-/// Whether tools are called.
-pub(crate) fn tool_choice(choice: Option<ToolChoiceParam>) -> Result<ToolChoice, ApiError> {
-    match choice {
-        None => Ok(ToolChoice::Auto),
-        Some(ToolChoiceParam::Function(named)) if named.kind != "function" => {
-            Err(ApiError::unsupported("tool_choice", &format!("a choice of type {:?}", named.kind)))
+/// Whether tools are called, and which ones.
+pub(crate) fn tool_choice(
+    choice: Option<ToolChoiceParam>,
+    tools: Vec<ToolSpec>,
+) -> Result<(Vec<ToolSpec>, ToolChoice), ApiError> {
+    let choice = match choice {
+        None => ToolChoice::Auto,
+        Some(ToolChoiceParam::Mode(mode)) => choice_of_mode(&mode)?,
+        Some(ToolChoiceParam::Function(named)) => ToolChoice::Named(function_name(named)?),
+        Some(ToolChoiceParam::Allowed(allowed)) => {
+            expect_kind(&allowed.kind, "allowed_tools")?;
+            let AllowedList { mode, tools: names } = allowed.allowed_tools;
+            let names = names.into_iter().map(function_name).collect::<Result<Vec<_>, _>>()?;
+            return allowed_tools(&mode, &names, tools);
         }
-        Some(ToolChoiceParam::Function(named)) => Ok(ToolChoice::Named(named.function.name)),
-        Some(ToolChoiceParam::Mode(mode)) => match mode.as_str() {
-            "auto" => Ok(ToolChoice::Auto),
-            "none" => Ok(ToolChoice::None),
-            "required" => Ok(ToolChoice::Required),
-            other => {
-                let message =
-                    format!("tool_choice: expected none, auto, required or a function, got {other:?}");
-                Err(ApiError::field("tool_choice", message))
-            }
-        },
+    };
+    Ok((tools, choice))
+}
+
+fn function_name(named: NamedTool) -> Result<String, ApiError> {
+    expect_kind(&named.kind, "function")?;
+    Ok(named.function.name)
+}
+
+/// Refuses choices of other kinds, such as built-in tools.
+pub(crate) fn expect_kind(kind: &str, known: &str) -> Result<(), ApiError> {
+    match kind == known {
+        true => Ok(()),
+        false => Err(ApiError::unsupported("tool_choice", &format!("a choice of type {kind:?}"))),
+    }
+}
+
+/// Whether tools are called.
+pub(crate) fn choice_of_mode(mode: &str) -> Result<ToolChoice, ApiError> {
+    match mode {
+        "auto" => Ok(ToolChoice::Auto),
+        "none" => Ok(ToolChoice::None),
+        "required" => Ok(ToolChoice::Required),
+        other => {
+            let message = format!("tool_choice: expected none, auto, required or a function, got {other:?}");
+            Err(ApiError::field("tool_choice", message))
+        }
+    }
+}
+
+/// The tools that may be called, and whether one of them must be.
+pub(crate) fn allowed_tools(
+    mode: &str,
+    names: &[String],
+    mut tools: Vec<ToolSpec>,
+) -> Result<(Vec<ToolSpec>, ToolChoice), ApiError> {
+    let choice = match choice_of_mode(mode)? {
+        choice @ (ToolChoice::Auto | ToolChoice::Required) => choice,
+        _ => {
+            let message = format!("tool_choice.mode: expected auto or required, got {mode:?}");
+            return Err(ApiError::field("tool_choice", message));
+        }
+    };
+    if let Some(name) = names.iter().find(|name| !tools.iter().any(|tool| tool.name() == name.as_str())) {
+        return Err(ApiError::field("tool_choice", format!("tool_choice: {name:?} is not in tools")));
+    }
+    tools.retain(|tool| names.iter().any(|name| name == tool.name()));
+    Ok((tools, choice))
+}
+
+/// Models have no setting of verbosity: only the usual one is accepted.
+pub(crate) fn refuse_verbosity(param: &str, verbosity: Option<&str>) -> Result<(), ApiError> {
+    match verbosity {
+        None | Some("medium") => Ok(()),
+        Some(_) => Err(ApiError::unsupported(param, "models have no such setting")),
     }
 }
 

@@ -10,5 +10,6 @@ pub(crate) mod models;
 pub(crate) mod responses;
 pub(crate) mod responses_input;
 pub(crate) mod responses_stream;
+pub(crate) mod responses_tools;
 pub(crate) mod responses_types;
 pub(crate) mod wire;

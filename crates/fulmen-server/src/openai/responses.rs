@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::responses_input::{chat_input, grammar, refuse_unsupported, repeated};
 use super::responses_stream::ResponsesEncoder;
+use super::responses_tools::Namespaces;
 use super::responses_types::{ResponsesRequest, ResponsesUsage};
 use super::wire::StreamOptions;
 use crate::app::{App, Caller};
@@ -28,6 +29,7 @@ pub(crate) async fn create(
     refuse_unsupported(&request)?;
     StreamOptions::includes_usage(request.stream_options.as_ref(), request.stream == Some(true))?;
     let mut head = repeated(&request);
+    let namespaces = Namespaces::of(request.tools.as_deref());
     let lease = app.registry.acquire(request.model.as_deref()).await?;
     let limits = &app.options.limits;
     let input = chat_input(&mut request, limits.tools)?;
@@ -50,7 +52,7 @@ pub(crate) async fn create(
     let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics).await?;
     if request.stream == Some(true) {
         choices.first().await?;
-        let encoder = ResponsesEncoder::new(head);
+        let encoder = ResponsesEncoder::new(head, namespaces);
         return Ok(stream(choices, encoder, Streaming::Sse { keep_alive: app.options.keep_alive }));
     }
     let Some(answer) = choices.collect().await?.pop() else {
@@ -64,7 +66,13 @@ pub(crate) async fn create(
         output.push(message_item(&ids::unique("msg_"), &answer.content));
     }
     let item = |call: &ToolCall| {
-        call_item(&ids::unique("fc_"), &ids::unique("call_"), "completed", &call.name, &call.arguments_json())
+        let item = CallItem {
+            id: &ids::unique("fc_"),
+            call_id: &ids::unique("call_"),
+            name: &call.name,
+            namespace: namespaces.get(&call.name),
+        };
+        item.json("completed", &call.arguments_json())
     };
     output.extend(answer.calls.iter().map(item));
     Ok(json_response(&finished(head, output, &answer.ending)))
@@ -98,9 +106,24 @@ pub(super) fn message_item(id: &str, text: &str) -> Value {
     })
 }
 
-pub(super) fn call_item(id: &str, call_id: &str, status: &str, name: &str, arguments: &str) -> Value {
-    json!({
-        "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name,
-        "arguments": arguments,
-    })
+/// What stays the same of a call while it is written.
+pub(super) struct CallItem<'a> {
+    pub(super) id: &'a str,
+    pub(super) call_id: &'a str,
+    pub(super) name: &'a str,
+    pub(super) namespace: Option<&'a str>,
+}
+
+impl CallItem<'_> {
+    /// The item, with these arguments.
+    pub(super) fn json(&self, status: &str, arguments: &str) -> Value {
+        let mut item = json!({
+            "id": self.id, "type": "function_call", "status": status, "call_id": self.call_id,
+            "name": self.name, "arguments": arguments,
+        });
+        if let Some(namespace) = self.namespace {
+            item["namespace"] = json!(namespace);
+        }
+        item
+    }
 }

@@ -4,9 +4,11 @@ use fulmen_model::template::{ToolChoice, ToolSpec};
 use serde_json::{Value, json};
 
 use super::chat_types::{ChatMessage, Content, MessageCall, MessageFunction};
-use super::messages;
-use super::responses_types::{InputItem, ResponsesInput, ResponsesRequest, ResponsesToolChoice, TextOptions};
+use super::responses_types::{
+    InputItem, NamedChoice, ResponsesInput, ResponsesRequest, ResponsesToolChoice, TextOptions,
+};
 use super::wire::{JsonSchemaFormat, ResponseFormat};
+use super::{messages, responses_tools};
 use crate::error::ApiError;
 use crate::generation::ChatInput;
 use crate::served::Grammar;
@@ -45,10 +47,12 @@ pub(crate) fn chat_input(request: &mut ResponsesRequest, most_tools: usize) -> R
     let effort = request.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
     let thinking = messages::thinking(effort)?;
     let variables = messages::effort_variable(effort).into_iter().collect();
+    let tools = responses_tools::specs(request.tools.take(), most_tools)?;
+    let (tools, tool_choice) = tool_choice(request.tool_choice.take(), tools)?;
     Ok(ChatInput {
         variables,
-        tools: tools(request, most_tools)?,
-        tool_choice: tool_choice(request.tool_choice.take())?,
+        tools,
+        tool_choice,
         several_calls: request.parallel_tool_calls != Some(false),
         thinking,
         ..messages::chat_input(list)?
@@ -56,7 +60,7 @@ pub(crate) fn chat_input(request: &mut ResponsesRequest, most_tools: usize) -> R
 }
 
 /// What clients send back of items that they got.
-const RETURNED: [&str; 4] = ["id", "status", "summary", "encrypted_content"];
+const RETURNED: [&str; 6] = ["id", "status", "summary", "encrypted_content", "namespace", "phase"];
 
 /// Adds an item to the messages. `thoughts` are those of the assistant's next message.
 fn push_item(
@@ -119,41 +123,32 @@ fn push_item(
     Ok(())
 }
 
-fn tools(request: &mut ResponsesRequest, most: usize) -> Result<Vec<ToolSpec>, ApiError> {
-    let tools = request.tools.take().unwrap_or_default();
-    if tools.len() > most {
-        let message = format!("tools: expected at most {most}, got {}", tools.len());
-        return Err(ApiError::field("tools", message));
-    }
-    let spec = |(index, tool): (usize, super::responses_types::ResponsesTool)| {
-        if tool.kind != "function" {
-            return Err(ApiError::unsupported("tools", &format!("tools[{index}] of type {:?}", tool.kind)));
-        }
-        let name = tool.name.unwrap_or_default();
-        let spec = messages::checked_tool(index, name, tool.description, tool.parameters)?;
-        Ok(spec.with_strict(tool.strict == Some(true)))
+/// Whether tools are called, and which ones.
+fn tool_choice(
+    choice: Option<ResponsesToolChoice>,
+    tools: Vec<ToolSpec>,
+) -> Result<(Vec<ToolSpec>, ToolChoice), ApiError> {
+    let name = |named: NamedChoice| {
+        messages::expect_kind(&named.kind, "function")?;
+        Ok(named.name)
     };
-    tools.into_iter().enumerate().map(spec).collect()
-}
-
-fn tool_choice(choice: Option<ResponsesToolChoice>) -> Result<ToolChoice, ApiError> {
-    use super::chat_types::ToolChoiceParam;
-    match choice {
-        Some(ResponsesToolChoice::Function(named)) if named.kind != "function" => {
-            Err(ApiError::unsupported("tool_choice", &format!("a choice of type {:?}", named.kind)))
+    let choice = match choice {
+        None => ToolChoice::Auto,
+        Some(ResponsesToolChoice::Mode(mode)) => messages::choice_of_mode(&mode)?,
+        Some(ResponsesToolChoice::Function(named)) => ToolChoice::Named(name(named)?),
+        Some(ResponsesToolChoice::Allowed(allowed)) => {
+            messages::expect_kind(&allowed.kind, "allowed_tools")?;
+            let names = allowed.tools.into_iter().map(name).collect::<Result<Vec<_>, ApiError>>()?;
+            return messages::allowed_tools(&allowed.mode, &names, tools);
         }
-        Some(ResponsesToolChoice::Function(named)) => Ok(ToolChoice::Named(named.name)),
-        Some(ResponsesToolChoice::Mode(mode)) => messages::tool_choice(Some(ToolChoiceParam::Mode(mode))),
-        None => Ok(ToolChoice::Auto),
-    }
+    };
+    Ok((tools, choice))
 }
 
 /// The grammar of the text.
 pub(crate) fn grammar(text: Option<TextOptions>) -> Result<Option<Grammar>, ApiError> {
     let Some(text) = text else { return Ok(None) };
-    if text.verbosity.is_some_and(|verbosity| verbosity != "medium") {
-        return Err(ApiError::unsupported("text.verbosity", "models have no such setting"));
-    }
+    messages::refuse_verbosity("text.verbosity", text.verbosity.as_deref())?;
     let Some(format) = text.format else { return Ok(None) };
     ResponseFormat::grammar(Some(ResponseFormat {
         kind: format.kind,
@@ -214,7 +209,6 @@ pub(crate) fn repeated(request: &ResponsesRequest) -> Value {
         .as_ref()
         .and_then(|text| text.format.as_ref())
         .map(|format| without_nulls(json!(format)));
-    let tools = request.tools.iter().flatten().map(|tool| without_nulls(json!(tool)));
     json!({
         "object": "response",
         "error": null,
@@ -229,7 +223,7 @@ pub(crate) fn repeated(request: &ResponsesRequest) -> Value {
         "temperature": request.temperature.unwrap_or(1.0),
         "text": { "format": format.unwrap_or_else(|| json!({ "type": "text" })) },
         "tool_choice": request.tool_choice.as_ref().map_or(json!("auto"), |choice| json!(choice)),
-        "tools": tools.collect::<Vec<_>>(),
+        "tools": request.tools.as_deref().unwrap_or_default(),
         "top_p": request.top_p.unwrap_or(1.0),
         "truncation": "disabled",
         "user": request.user,

@@ -3,7 +3,8 @@
 use fulmen_model::template::CallPiece;
 use serde_json::{Value, json};
 
-use super::responses::{call_item, finished, message_item, reasoning_item, text_part};
+use super::responses::{CallItem, finished, message_item, reasoning_item, text_part};
+use super::responses_tools::Namespaces;
 use crate::error::{ApiError, ErrorShape};
 use crate::generation::{Encode, Ending, Output, sse_event};
 use crate::ids;
@@ -31,11 +32,12 @@ pub(crate) struct ResponsesEncoder {
     open: Option<Open>,
     output: Vec<Value>,
     ending: Option<Ending>,
+    namespaces: Namespaces,
 }
 
 impl ResponsesEncoder {
-    pub(crate) fn new(head: Value) -> ResponsesEncoder {
-        ResponsesEncoder { head, sequence: 0, open: None, output: Vec::new(), ending: None }
+    pub(crate) fn new(head: Value, namespaces: Namespaces) -> ResponsesEncoder {
+        ResponsesEncoder { head, sequence: 0, open: None, output: Vec::new(), ending: None, namespaces }
     }
 
     fn event(&mut self, name: &str, mut value: Value, out: &mut Vec<u8>) {
@@ -67,7 +69,8 @@ impl ResponsesEncoder {
             }
             Kind::Call { call_id, name } => {
                 let id = ids::unique("fc_");
-                let item = call_item(&id, call_id, "in_progress", name, "");
+                let namespace = self.namespaces.get(name);
+                let item = CallItem { id: &id, call_id, name, namespace }.json("in_progress", "");
                 (id, item)
             }
         };
@@ -109,7 +112,8 @@ impl ResponsesEncoder {
                     self.event("response.function_call_arguments.done", done, out);
                 }
                 let status = if complete { "completed" } else { "incomplete" };
-                call_item(&id, &call_id, status, &name, &text)
+                let namespace = self.namespaces.get(&name);
+                CallItem { id: &id, call_id: &call_id, name: &name, namespace }.json(status, &text)
             }
         };
         self.event("response.output_item.done", json!({ "output_index": index, "item": item }), out);
@@ -186,6 +190,13 @@ impl Encode for ResponsesEncoder {
         let inner = error.json(ErrorShape::OpenAi)["error"].take();
         let event = json!({ "code": inner["code"], "message": inner["message"], "param": inner["param"] });
         self.event("error", event, out);
+        // Some clients wait for the end of the response, whatever came before.
+        let mut response = self.head.take();
+        response["status"] = json!("failed");
+        response["output"] = Value::Array(std::mem::take(&mut self.output));
+        let code = inner["code"].as_str().unwrap_or("server_error");
+        response["error"] = json!({ "code": code, "message": inner["message"] });
+        self.event("response.failed", json!({ "response": response }), out);
     }
 
     fn end(&mut self, out: &mut Vec<u8>) {

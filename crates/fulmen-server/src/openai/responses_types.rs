@@ -47,6 +47,14 @@ pub(crate) struct ResponsesRequest {
     pub(crate) safety_identifier: Option<String>,
     /// Accepted; prefixes are always cached.
     pub(crate) prompt_cache_key: Option<String>,
+    /// Accepted; cached prefixes stay as long as there is room.
+    pub(crate) prompt_cache_retention: Option<String>,
+    /// Accepted; prefixes are always cached.
+    pub(crate) prompt_cache_options: Option<Value>,
+    /// Accepted: it limits the calls of built-in tools, of which there are none.
+    pub(crate) max_tool_calls: Option<i64>,
+    /// Accepted; has no effect.
+    pub(crate) client_metadata: Option<Map<String, Value>>,
 }
 
 /// A text or a conversation.
@@ -76,25 +84,46 @@ pub(crate) struct InputItem {
     pub(crate) others: Map<String, Value>,
 }
 
-/// A function that the model may call.
+/// A function that the model may call, or several with a name for all.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code)]
 pub(crate) struct ResponsesTool {
+    /// `function` or `namespace`.
     #[serde(rename = "type")]
     pub(crate) kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) description: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parameters: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) strict: Option<bool>,
+    /// The functions of a namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub(crate) tools: Option<Vec<ResponsesTool>>,
 }
 
 /// Whether tools are called.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-#[serde(untagged, expecting = "expected \"none\", \"auto\", \"required\" or a function")]
+#[serde(untagged, expecting = "expected \"none\", \"auto\", \"required\", a function or allowed_tools")]
 pub(crate) enum ResponsesToolChoice {
     Mode(String),
     Function(NamedChoice),
+    Allowed(AllowedChoice),
+}
+
+/// The tools that may be called. The model is told of no others.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AllowedChoice {
+    /// `allowed_tools`.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// `auto` or `required`.
+    pub(crate) mode: String,
+    pub(crate) tools: Vec<NamedChoice>,
 }
 
 /// A tool that must be called.

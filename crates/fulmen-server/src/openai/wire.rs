@@ -232,4 +232,9 @@ impl ChatLogprobs {
         });
         ChatLogprobs { content: content.collect(), refusal: None }
     }
+
+    /// The tokens.
+    pub(crate) fn into_tokens(self) -> Vec<ChatTokenLogprob> {
+        self.content
+    }
 }

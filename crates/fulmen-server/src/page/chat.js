@@ -72,6 +72,18 @@ function drawConversations() {
   element("conversations").replaceChildren(...items);
 }
 
+// Another tab has changed the conversations. What is being written or edited here stays as it is here.
+function takeOthers() {
+  const busy = running || editing;
+  conversations = stored("conversations", []);
+  const at = conversations.findIndex(({ id }) => id === current?.id);
+  if (busy && at < 0) conversations.unshift(current);
+  else if (busy) conversations[at] = current;
+  else current = conversations[at] || null;
+  drawConversations();
+  if (!busy) drawMessages();
+}
+
 function select(conversation) {
   stop();
   current = conversation;
@@ -385,8 +397,13 @@ function toggleSettings(on) {
   element("open-settings").setAttribute("aria-expanded", String(on));
 }
 
+// On narrow screens, the conversations lie over the others. The focus goes with them.
 function toggleSide(on) {
-  element("side").classList.toggle("open", on);
+  const side = element("side");
+  if (side.classList.contains("open") === on) return;
+  side.classList.toggle("open", on);
+  element("open-side").setAttribute("aria-expanded", String(on));
+  element(on ? "close-side" : "open-side").focus();
 }
 
 function setTheme(theme) {
@@ -420,7 +437,11 @@ function begin() {
     select(null);
   };
   element("new").onclick = () => select(null);
-  element("open-side").onclick = () => toggleSide(true);
+  element("open-side").onclick = (event) => {
+    event.stopPropagation();
+    toggleSide(true);
+  };
+  document.querySelector("main").onclick = () => toggleSide(false);
   element("close-side").onclick = () => toggleSide(false);
   element("open-settings").onclick = () => toggleSettings(element("settings").hidden);
   element("input").oninput = grow;
@@ -445,6 +466,7 @@ function begin() {
     delete message.unfinished;
   }
   addEventListener("pagehide", () => running && save());
+  addEventListener("storage", ({ key }) => key === "fulmen.conversations" && takeOthers());
   drawConversations();
   drawMessages();
   element("messages").scrollTop = element("messages").scrollHeight;

@@ -8,24 +8,40 @@ function make(tag, attributes, ...children) {
   return node;
 }
 
-// Code, strong, emphasis and links inside a line. Links lead to the web or to mail only.
+// Code, strong text, emphasis, strikethrough, links, and addresses without one.
+const INLINE = new RegExp(
+  [
+    "(`+)(.+?)\\1",
+    "\\*\\*(.+?)\\*\\*(?!\\*)|(?<!\\w)__(.+?)__(?!\\w)",
+    "\\*([^\\s*](?:.*?[^\\s*])?)\\*|(?<!\\w)_([^\\s_](?:.*?[^\\s_])?)_(?!\\w)",
+    "~~(.+?)~~",
+    "\\[([^\\]\\n]+)\\]\\(([^()\\s]+)\\)",
+    "\\b(https?://[^\\s<>`]*[^\\s<>`.,:;!?'\")\\]*_])",
+  ].join("|"),
+);
+
+// What is inside a line. Links lead to the web or to mail only.
 function inline(text) {
   const nodes = [];
-  const pattern = /(`+)(.+?)\1|\*\*(.+?)\*\*|__(.+?)__|\*([^\s*](?:.*?[^\s*])?)\*|\[([^\]\n]+)\]\(([^()\s]+)\)/;
   let rest = text;
-  for (let found; (found = pattern.exec(rest)); ) {
+  for (let found; (found = INLINE.exec(rest)); ) {
     if (found.index > 0) nodes.push(rest.slice(0, found.index));
-    const [all, , code, strong, strong2, emphasis, label, link] = found;
+    const [all, , code, strong, strong2, emphasis, emphasis2, struck, label, link, address] = found;
     if (code !== undefined) nodes.push(make("code", {}, code.trim() || code));
     else if (strong || strong2) nodes.push(make("strong", {}, ...inline(strong || strong2)));
-    else if (emphasis) nodes.push(make("em", {}, ...inline(emphasis)));
-    else if (/^(https?:|mailto:)/i.test(link))
-      nodes.push(make("a", { href: link, target: "_blank", rel: "noopener noreferrer" }, ...inline(label)));
+    else if (emphasis || emphasis2) nodes.push(make("em", {}, ...inline(emphasis || emphasis2)));
+    else if (struck) nodes.push(make("del", {}, ...inline(struck)));
+    else if (address) nodes.push(anchor(address, address));
+    else if (/^(https?:|mailto:)/i.test(link)) nodes.push(anchor(link, ...(/https?:/.test(label) ? [label] : inline(label))));
     else nodes.push(all);
     rest = rest.slice(found.index + all.length);
   }
   if (rest) nodes.push(rest);
   return nodes;
+}
+
+function anchor(href, ...children) {
+  return make("a", { href, target: "_blank", rel: "noopener noreferrer" }, ...children);
 }
 
 // Browsers give the clipboard to pages of this machine and of HTTPS only; the older way works on all.
@@ -55,24 +71,34 @@ function copyButton(text) {
 function codeBlock(lines) {
   const text = lines.join("\n");
   const button = copyButton(() => text);
-  return make("pre", { tabindex: "0" }, make("code", {}, text), button);
+  return make("div", { class: "code" }, make("pre", { tabindex: "0" }, make("code", {}, text)), button);
+}
+
+// An item, which may be a task that is done or not.
+function item(text) {
+  const task = /^\[([ xX])\]\s+(.*)$/.exec(text);
+  if (!task) return make("li", {}, ...inline(text));
+  const state = task[1] === " " ? {} : { checked: "" };
+  const label = task[1] === " " ? "To do" : "Done";
+  const box = make("input", { type: "checkbox", disabled: "", "aria-label": label, ...state });
+  return make("li", { class: "task" }, box, ...inline(task[2]));
 }
 
 function list(lines, start) {
-  const item = /^(\s*)([-*+]|\d+[.)])\s+(.*)$/;
-  const first = item.exec(lines[start]);
+  const pattern = /^(\s*)([-*+]|\d+[.)])\s+(.*)$/;
+  const first = pattern.exec(lines[start]);
   const depth = first[1].length;
   const node = make(/\d/.test(first[2]) ? "ol" : "ul");
   if (node.tagName === "OL") node.setAttribute("start", parseInt(first[2], 10));
   let at = start;
   while (at < lines.length) {
-    const found = item.exec(lines[at]);
+    const found = pattern.exec(lines[at]);
     if (found && found[1].length > depth && node.lastChild) {
       const [inner, next] = list(lines, at);
       node.lastChild.append(inner);
       at = next;
     } else if (found && found[1].length === depth) {
-      node.append(make("li", {}, ...inline(found[3])));
+      node.append(item(found[3]));
       at += 1;
     } else if (!found && lines[at].trim() && /^\s+/.test(lines[at]) && node.lastChild) {
       node.lastChild.append(" ", ...inline(lines[at].trim()));
@@ -84,7 +110,13 @@ function list(lines, start) {
 
 function table(lines, start) {
   const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
-  const row = (line, tag) => make("tr", {}, ...cells(line).map((cell) => make(tag, {}, ...inline(cell))));
+  const sides = cells(lines[start + 1]).map((cell) => (/^:-*:$/.test(cell) ? "center" : /:$/.test(cell) ? "right" : ""));
+  const cell = (tag, text, side) => {
+    const node = make(tag, {}, ...inline(text));
+    if (side) node.style.textAlign = side;
+    return node;
+  };
+  const row = (line, tag) => make("tr", {}, ...cells(line).map((text, i) => cell(tag, text, sides[i])));
   const body = make("tbody");
   let at = start + 2;
   while (at < lines.length && lines[at].includes("|")) body.append(row(lines[at++], "td"));

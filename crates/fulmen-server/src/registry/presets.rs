@@ -1,7 +1,7 @@
 //! Models and their presets in a TOML file.
 //!
 //! ```toml
-//! keep_alive = 600          # seconds without requests before a model is unloaded
+//! keep_alive = 600          # seconds without requests before a model is unloaded; -1 for never
 //! memory = 40_000_000_000   # bytes that all loaded models together may take
 //!
 //! [models.qwen]
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{ModelSpec, RegistryOptions};
+use super::{LONGEST_KEEP_ALIVE, ModelSpec, RegistryOptions};
 use crate::generation::SamplingDefaults;
 
 /// The models of a file.
@@ -54,7 +54,7 @@ pub enum PresetError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    keep_alive: Option<u64>,
+    keep_alive: Option<i64>,
     memory: Option<u64>,
     #[serde(default)]
     models: BTreeMap<String, Model>,
@@ -68,7 +68,7 @@ struct Model {
     aliases: Vec<String>,
     device: Option<String>,
     context: Option<u32>,
-    keep_alive: Option<u64>,
+    keep_alive: Option<i64>,
     system: Option<String>,
     #[serde(default)]
     sampling: SamplingDefaults,
@@ -95,20 +95,25 @@ impl Presets {
     pub fn parse(text: &str) -> Result<Presets, toml::de::Error> {
         let file: File = toml::from_str(text)?;
         let defaults = RegistryOptions::default();
-        let keep_alive = file.keep_alive.map(Duration::from_secs).or(defaults.keep_alive);
+        let keep_alive = file.keep_alive.map(time).or(defaults.keep_alive);
         let spec = |(name, model): (String, Model)| ModelSpec {
             name,
             aliases: model.aliases,
             location: model.path,
             device: model.device,
             context: model.context,
-            keep_alive: model.keep_alive.map(Duration::from_secs),
+            keep_alive: model.keep_alive.map(time),
             defaults: model.sampling,
             system: model.system,
         };
         let models = file.models.into_iter().map(spec).collect();
         Ok(Presets { models, options: RegistryOptions { keep_alive, memory: file.memory } })
     }
+}
+
+/// A number of seconds; as long as can be with a negative one.
+fn time(seconds: i64) -> Duration {
+    u64::try_from(seconds).map_or(LONGEST_KEEP_ALIVE, Duration::from_secs)
 }
 
 #[cfg(test)]
@@ -124,6 +129,14 @@ mod tests {
         assert_eq!(presets.models[0].aliases, ["b"]);
         assert_eq!(presets.models[0].defaults.temperature, Some(0.5));
         assert_eq!((presets.models[1].name.as_str(), &presets.models[1].location), ("story", &None));
+    }
+
+    #[test]
+    fn models_may_stay_for_ever() {
+        let presets = Presets::parse("keep_alive = -1\n[models.a]\nkeep_alive = -1\n[models.b]\n").unwrap();
+        assert_eq!(presets.options.keep_alive, Some(LONGEST_KEEP_ALIVE));
+        assert_eq!(presets.models[0].keep_alive, Some(LONGEST_KEEP_ALIVE));
+        assert_eq!(presets.models[1].keep_alive, None);
     }
 
     #[test]

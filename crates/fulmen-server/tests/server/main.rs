@@ -1,5 +1,6 @@
 //! A server in this process, asked over loopback connections.
 
+mod agents;
 mod anthropic;
 mod call_streams;
 mod chat;

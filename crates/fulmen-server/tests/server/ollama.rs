@@ -11,7 +11,7 @@ use crate::server::{
     STORY, TEMPLATE, TestLoader, TestModel, options, scripted, spec, start, start_all, start_by,
 };
 
-fn lines(reply: &Reply) -> Vec<Value> {
+pub(crate) fn lines(reply: &Reply) -> Vec<Value> {
     assert_eq!(
         (reply.status, reply.header("content-type")),
         (200, Some("application/x-ndjson")),
@@ -140,7 +140,10 @@ fn models_are_listed_and_shown() {
     assert_eq!(shown["template"], TEMPLATE);
     assert_eq!(shown["parameters"], format!("{:<30} 2048", "num_ctx"));
     assert!(shown["modelfile"].as_str().unwrap().contains("PARAMETER num_ctx 2048\n"), "{shown}");
-    assert!(server.get("/api/version").json()["version"].is_string());
+    // Clients ask for Ollama 0.6.4 and later, and take a lower version for one that is too old.
+    let version = server.get("/api/version").json()["version"].as_str().unwrap().to_owned();
+    let numbers: Vec<u32> = version.split('.').map(|number| number.parse().unwrap()).collect();
+    assert!(numbers >= vec![0, 6, 4], "{version}");
     let embedded = server.ok("/api/embed", &json!({ "model": "test", "input": ["a", "b"] }));
     assert_eq!(embedded["embeddings"].as_array().unwrap().len(), 2);
     let one = server.ok("/api/embeddings", &json!({ "model": "test", "prompt": "a" }));
@@ -231,4 +234,45 @@ fn errors_have_ollama_s_form() {
         assert_eq!(reply.status, status, "{path} {body}: {}", reply.text());
         assert!(reply.json()["error"].is_string(), "{}", reply.text());
     }
+}
+
+#[test]
+fn tokens_have_log_probabilities() {
+    let server = start(TestModel { template: None, ..scripted(&[" a bird"]) });
+    let mut body = json!({
+        "model": "test", "prompt": "Once", "stream": false, "logprobs": true, "top_logprobs": 2,
+        "truncate": false, "shift": false,
+    });
+    let answer = server.ok("/api/generate", &body);
+    let tokens = answer["logprobs"].as_array().unwrap();
+    let text: String = tokens.iter().filter_map(|token| token["token"].as_str()).collect();
+    assert_eq!(text, answer["response"].as_str().unwrap());
+    assert!(tokens.iter().all(|token| token["logprob"].as_f64().unwrap() <= 0.0));
+    assert!(tokens.iter().all(|token| token["top_logprobs"].as_array().unwrap().len() == 2));
+
+    body["stream"] = json!(true);
+    let lines = lines(&server.post("/api/generate", &body));
+    let streamed: Vec<&Value> =
+        lines.iter().filter_map(|line| line["logprobs"].as_array()).flatten().collect();
+    assert_eq!(streamed.len(), tokens.len());
+
+    let messages = json!([{ "role": "user", "content": "Once" }]);
+    let chat = json!({ "model": "test", "messages": messages, "stream": false, "logprobs": true });
+    assert!(!server.ok("/api/chat", &chat)["logprobs"].as_array().unwrap().is_empty());
+    for wrong in [json!({ "logprobs": false }), json!({ "truncate": true }), json!({ "shift": true })] {
+        let mut body = body.clone();
+        for (key, value) in wrong.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        assert_eq!(server.post("/api/generate", &body).status, 400, "{wrong}");
+    }
+}
+
+#[test]
+fn texts_for_embeddings_are_cut_if_the_client_says_so() {
+    let server = start(TestModel { context: 64, ..scripted(&["x"]) });
+    let mut body = json!({ "model": "test", "input": "many words ".repeat(100) });
+    assert_eq!(server.post("/api/embed", &body).status, 400);
+    body["truncate"] = json!(true);
+    assert_eq!(server.ok("/api/embed", &body)["prompt_eval_count"], 63);
 }

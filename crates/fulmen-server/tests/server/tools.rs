@@ -253,13 +253,31 @@ fn anthropic_s_clients_see_tool_use() {
 #[test]
 fn ollama_s_clients_see_calls() {
     let server = server();
-    let body = json!({
+    let mut body = json!({
         "model": "test", "messages": [{ "role": "user", "content": "Weather?" }], "tools": openai_tools(),
         "options": { "seed": 0 }, "stream": false,
     });
     let answer = server.ok("/api/chat", &body);
     let calls = &answer["message"]["tool_calls"];
-    assert_eq!(calls[0]["function"], json!({ "name": "weather", "arguments": { "city": "Oslo" } }));
+    let weather = json!({ "name": "weather", "arguments": { "city": "Oslo" }, "index": 0 });
+    assert_eq!(calls[0]["function"], weather);
+    assert_eq!(calls[1]["function"]["index"], 1);
+    assert!(calls[0]["id"].is_string() && calls[0]["id"] != calls[1]["id"]);
+
+    body["stream"] = json!(true);
+    let lines = crate::ollama::lines(&server.post("/api/chat", &body));
+    let streamed: Vec<&Value> =
+        lines.iter().filter_map(|line| line["message"]["tool_calls"].as_array()).flatten().collect();
+    let functions: Vec<&Value> = streamed.iter().map(|call| &call["function"]).collect();
+    assert_eq!(functions, [&calls[0]["function"], &calls[1]["function"]]);
+    // What clients send back, with the content that some leave out.
+    body["messages"] = json!([
+        { "role": "user", "content": "Weather?" },
+        { "role": "assistant", "content": null, "tool_calls": calls },
+        { "role": "tool", "content": "Rain", "tool_call_id": calls[0]["id"] },
+    ]);
+    body["stream"] = json!(false);
+    server.ok("/api/chat", &body);
 }
 
 /// The device writes random tokens, so what is valid is so by the grammar alone.
@@ -363,8 +381,7 @@ fn every_family_s_calls_reach_the_client() {
         let (calls, pieces) = streamed_calls(&chunks);
         assert_eq!(calls.len(), 1, "{marks}");
         assert_eq!(calls[0]["function"], function, "{marks}");
-        // Calls in Python's syntax come as a whole.
-        assert!(pieces[0] > 2 || marks == "<function_calls>", "{marks}: {pieces:?}");
+        assert!(pieces[0] > 2, "{marks}: {pieces:?}");
         assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls", "{marks}");
 
         // Cut by its length within the call: text, and no call.
