@@ -32,15 +32,16 @@ pub mod prefix_cache;
 mod ranks;
 mod request;
 mod scheduler;
+mod segmented;
 pub mod step;
 
 pub use driver::{Driver, Progress, StepDevice, Ticket};
 pub use engine::{AnyDevice, EVENT_CAPACITY, Engine, RequestHandle, Shutdown};
 pub use error::{AuditError, ConfigError, DeviceLost, EngineError, LaunchError, Leak, RequestError};
 pub use generation::{
-    Chat, Device, FitFor, GenerateOptions, Generated, Generation, GpuLayers, LayerFit, LoadOptions,
-    LoadProgress, Model, Perplexity, PerplexityOptions, Pooling, Sampling, Session, SessionOptions,
-    fit_layers, limit_memory,
+    Chat, CpuExperts, Device, ExpertFit, FitFor, GenerateOptions, Generated, Generation, GpuLayers, LayerFit,
+    LoadOptions, LoadProgress, Model, Perplexity, PerplexityOptions, Pooling, Sampling, Session,
+    SessionOptions, fit_experts, fit_layers, limit_memory,
 };
 pub use model::{EngineOptions, ModelSampling, TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
 pub use ranks::{

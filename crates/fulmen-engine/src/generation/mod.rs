@@ -15,7 +15,9 @@ mod chat;
 mod chunk;
 mod drawn;
 mod fit;
+mod fit_experts;
 mod generate;
+mod host_experts;
 mod limited;
 mod load;
 mod mask;
@@ -38,6 +40,7 @@ mod weights;
 
 pub use chat::Chat;
 pub use fit::{FitFor, GpuLayers, LayerFit, fit_layers};
+pub use fit_experts::{CpuExperts, ExpertFit, fit_experts};
 pub use generate::{FinishReason, GenerateOptions, Generated, Generation};
 pub use limited::limit_memory;
 pub use model::{Device, LoadOptions, LoadProgress, Model};

@@ -7,7 +7,7 @@ use fulmen_model::ModelError;
 
 use super::group::join_all;
 use super::rendezvous::{Brings, Nodes, RendezvousError};
-use super::{CollectivesInUse, Group, RankDevice, TensorParallel};
+use super::{CollectivesInUse, Group, TensorParallel, rank_device};
 use crate::Device;
 
 /// Ranks of a group that are in this process.
@@ -45,7 +45,7 @@ impl RankGroup {
         let collectives = group.collectives().clone();
         if !group.is_on_devices() {
             let wrap = |(device, communicator): (Device, &Arc<dyn Communicator>)| -> Device {
-                Box::new(RankDevice::new(device, Arc::clone(communicator)))
+                rank_device(device, Arc::clone(communicator))
             };
             devices = devices.into_iter().zip(&communicators).map(wrap).collect();
         }
