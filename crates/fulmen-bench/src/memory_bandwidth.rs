@@ -33,7 +33,7 @@ pub enum DeviceState {
 /// `None` if the device has no room for the buffers, or if the model is on several devices, each of which has
 /// its own bandwidth.
 pub fn measure(loaded: &LoadedModel, state: DeviceState) -> Option<f64> {
-    if loaded.model.placement().stages().len() > 1 || loaded.model.ranks() > 1 {
+    if loaded.model.placement().is_divided() || loaded.model.ranks() > 1 {
         return None;
     }
     match loaded.device.kind {

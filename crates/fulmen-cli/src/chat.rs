@@ -128,7 +128,7 @@ pub(crate) enum ChatError {
     Load(#[from] LoadError),
     #[error(transparent)]
     Model(ModelError),
-    #[error("{error}{}", memory::options(error, false))]
+    #[error("{error}{}", memory::options(error, memory::Leaves::Nothing))]
     Memory { error: ModelError },
     #[cfg(feature = "server")]
     #[error(transparent)]

@@ -22,6 +22,7 @@ use crate::model::load::{LoadError, ModelOptions};
 use crate::model::memory;
 use crate::model::prompt::{PromptError, PromptOptions};
 use crate::model::sampling::SamplingOptions;
+use crate::model::split::cpu_expert_layers;
 use crate::model::stats;
 use crate::output::{print, tell, tell_dimmed};
 use crate::progress::prefill_spinner;
@@ -123,7 +124,7 @@ pub(crate) enum RunError {
     Constraint(#[from] ConstraintOptionError),
     #[error(transparent)]
     Model(ModelError),
-    #[error("{error}{}", memory::options(error, false))]
+    #[error("{error}{}", memory::options(error, memory::Leaves::Nothing))]
     Memory { error: ModelError },
     #[error("{error}; --context makes it larger, up to the model's {limit}")]
     TooLong { error: ModelError, limit: u32 },
@@ -355,6 +356,7 @@ fn as_json(
         ("model", json!(model.map(|model| model.display().to_string()))),
         ("device", json!(loaded.device.selector().to_string())),
         ("device_layers", json!(loaded.model.placement().stages().last().map(|stage| stage.len()))),
+        ("cpu_expert_layers", json!(cpu_expert_layers(&loaded.model))),
         ("text", json!(generated.text)),
         ("reason", json!(reason)),
         ("stop", json!(stop)),

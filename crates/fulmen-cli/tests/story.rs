@@ -71,6 +71,60 @@ fn a_story_is_the_same_with_some_layers_on_the_gpu() {
 }
 
 #[test]
+fn a_text_is_the_same_with_experts_on_the_cpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |preset: &str| {
+        let model = folder.path().join(format!("{preset}.gguf")).display().to_string();
+        let (_, stderr, code) = run(&["synth", preset, &model, "--type", "f32"]);
+        assert_eq!(code, Some(0), "{stderr}");
+        model
+    };
+    let (mixture, dense) = (file("tiny-glm4moe"), file("tiny-qwen3"));
+    let tell = |model: &str, device: &str, more: &[&str]| {
+        let args = ["run", model, "abc", "--temperature", "0", "-n", "8", "--context", "256"];
+        run(&[&args[..], &["--device", device], more].concat())
+    };
+    let (expected, ..) = tell(&mixture, "cpu", &[]);
+    let (stdout, stderr, code) = tell(&mixture, "wgpu", &["--cpu-experts", "1"]);
+    assert_eq!((code, &stdout), (Some(0), &expected), "{stderr}");
+    assert!(stderr.contains("wgpu:0 and cpu (the experts of 1 of 2 layers)"), "{stderr}");
+    assert!(stderr.contains(" of experts on the CPU)") && !stderr.contains("bandwidth bound"), "{stderr}");
+    let (stdout, stderr, code) = tell(&mixture, "wgpu", &["--cpu-experts", "all", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&stdout).unwrap_or_default();
+    assert_eq!((code, &said["cpu_expert_layers"]), (Some(0), &2.into()), "{stdout}{stderr}");
+    assert_eq!(said["text"].as_str().map(str::trim), Some(expected.trim()));
+    // 4.7 MiB are needed with all experts, of which each layer has 0.8 MiB.
+    let (stdout, stderr, code) = tell(&mixture, "wgpu", &["--cpu-experts", "auto", "--gpu-memory", "4.5MB"]);
+    assert_eq!((code, &stdout), (Some(0), &expected), "{stderr}");
+    assert!(stderr.contains("; the other experts are on the CPU\n"), "{stderr}");
+    let (_, stderr, code) = tell(&mixture, "wgpu", &["--gpu-memory", "3MB"]);
+    assert!(code == Some(1) && stderr.contains("--cpu-experts auto leaves on the CPU"), "{stderr}");
+
+    let refused = |model: &str, device: &str, more: &[&str], expected: &str| {
+        let (_, stderr, code) = tell(model, device, more);
+        assert!(code == Some(2) && stderr.contains(expected), "{more:?}: {code:?} {stderr}");
+    };
+    let none = "this qwen3 model is not a mixture of experts: it has none to leave on the CPU; --gpu-layers";
+    refused(&dense, "wgpu", &["--cpu-experts", "auto"], none);
+    refused(&mixture, "cpu", &["--cpu-experts", "all"], "--cpu-experts needs a GPU, and the device is cpu");
+    refused(&mixture, "wgpu", &["--cpu-experts", "some"], "expected auto, all or a number of layers");
+    for other in [["--gpu-layers", "1"], ["--tensor-parallel", "2"]] {
+        refused(&mixture, "wgpu", &[&["--cpu-experts", "1"][..], &other].concat(), "cannot be used with");
+    }
+    let (stdout, ..) = run(&["inspect", &mixture]);
+    assert!(stdout.contains("--cpu-experts all  experts on the CPU"), "{stdout}");
+    let (stdout, ..) = run(&["inspect", &mixture, "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&stdout).unwrap_or_default();
+    let needs = |key: &str| said["cpu_experts"][key].as_u64().unwrap();
+    assert_eq!(
+        (needs("layers"), needs("experts") + needs("rest")),
+        (2, said["memory"]["weights"].as_u64().unwrap())
+    );
+    let (stdout, ..) = run(&["inspect", &dense]);
+    assert!(!stdout.contains("--cpu-experts"), "{stdout}");
+}
+
+#[test]
 fn a_text_is_the_same_on_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("model.gguf").display().to_string();

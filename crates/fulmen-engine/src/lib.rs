@@ -32,6 +32,7 @@ pub mod prefix_cache;
 mod ranks;
 mod request;
 mod scheduler;
+mod segmented;
 pub mod step;
 mod wire;
 
@@ -39,9 +40,9 @@ pub use driver::{Driver, Progress, StepDevice, Ticket};
 pub use engine::{AnyDevice, EVENT_CAPACITY, Engine, RequestHandle, Shutdown};
 pub use error::{AuditError, ConfigError, DeviceLost, EngineError, LaunchError, Leak, RequestError};
 pub use generation::{
-    Chat, Device, FitFor, GenerateOptions, Generated, Generation, GpuLayers, LayerFit, LoadOptions,
-    LoadProgress, Model, Perplexity, PerplexityOptions, Pooling, Sampling, Session, SessionOptions,
-    fingerprint, fit_layers, limit_memory,
+    Chat, CpuExperts, Device, ExpertFit, FitFor, GenerateOptions, Generated, Generation, GpuLayers, LayerFit,
+    LoadOptions, LoadProgress, Model, Perplexity, PerplexityOptions, Pooling, Sampling, Session,
+    SessionOptions, fingerprint, fit_experts, fit_layers, limit_memory,
 };
 pub use model::{EngineOptions, ModelSampling, TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
 pub use ranks::{

@@ -181,6 +181,12 @@ pub enum ModelError {
         /// What it is.
         found: String,
     },
+    /// A model without experts, of which some were to be on another device.
+    #[error("this {architecture} model is not a mixture of experts: it has none to leave on the CPU")]
+    NotAMixture {
+        /// The architecture of the model.
+        architecture: Architecture,
+    },
     /// A model that cannot be divided among so many ranks.
     #[error("{ranks} ranks cannot share the model: {reason}; possible numbers of ranks: {possible}")]
     Sharding {

@@ -63,6 +63,11 @@ pub(super) fn render(report: &Report) -> String {
         "tokenizer_error": report.tokenizer.as_ref().err().map(|error| error.to_string()),
         "chat_template": summary.chat_template,
         "memory": memory,
+        "cpu_experts": report.experts.as_ref().map(|needs| json!({
+            "layers": needs.layers,
+            "experts": needs.experts,
+            "rest": needs.rest,
+        })),
         "tensor_parallel": report.ranks.iter().map(|needs| json!({
             "ranks": needs.ranks,
             "weights": needs.weights,

@@ -1,5 +1,6 @@
 //! `fulmen inspect`: what a model file contains and how much memory the model needs, as text or as JSON.
 
+mod experts;
 mod json;
 mod ranks;
 mod text;
@@ -85,6 +86,8 @@ struct Report<'a> {
     memory: Option<Memory>,
     /// What each rank needs, for the numbers of ranks that the model can be divided by.
     ranks: Vec<ranks::RankNeeds>,
+    /// What is on each side of a mixture whose experts are on the CPU.
+    experts: Option<experts::ExpertNeeds>,
     /// `None` if there is none.
     tokenizer: Result<Option<Tokenizer>, TokenizerError>,
     devices: Vec<&'a DeviceInfo>,
@@ -105,6 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<(), InspectError> {
         args,
         source: &*source,
         ranks: ranks::possible(&source, memory.as_ref()),
+        experts: experts::needs(&source, memory.as_ref()),
         memory,
         tokenizer: Tokenizer::from_source(&*source),
         summary,

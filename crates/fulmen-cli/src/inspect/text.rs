@@ -25,6 +25,7 @@ pub(super) fn render(report: &Report) -> String {
     match &report.memory {
         Some(memory) => {
             push_memory(&mut out, report, memory);
+            push_experts(&mut out, report);
             push_ranks(&mut out, report);
         }
         None if report.summary.types.is_empty() => out += "the file has no weights\n",
@@ -161,6 +162,16 @@ fn push_memory(out: &mut String, report: &Report, memory: &Memory) {
             thousands(trained)
         );
     }
+}
+
+/// What each side needs if the experts are on the CPU.
+fn push_experts(out: &mut String, report: &Report) {
+    let Some(super::experts::ExpertNeeds { layers, experts, rest }) = report.experts else { return };
+    let each = format_bytes(experts / u64::from(layers.max(1)));
+    let row = vec![counted(layers as usize, "layer"), format_bytes(experts), each, format_bytes(rest)];
+    *out += "\n";
+    *out +=
+        &columns(&["--cpu-experts all", "experts on the CPU", "of a layer", "weights on the GPU"], &[row]);
 }
 
 /// What each rank of tensor parallelism needs.

@@ -17,9 +17,17 @@ pub(crate) fn is_short(error: &ModelError) -> bool {
     }
 }
 
-/// The options with which a model needs less memory, after the message of an error. `splits` says whether
-/// layers can be left on the CPU.
-pub(crate) fn options(error: &ModelError, splits: bool) -> String {
+/// What of a model can be left on the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    Nothing,
+    Layers,
+    /// Layers, or the experts of some.
+    Experts,
+}
+
+/// The options with which a model needs less memory, after the message of an error.
+pub(crate) fn options(error: &ModelError, leaves: Leaves) -> String {
     // These have the words already.
     let advised = match error {
         ModelError::Rank { source, .. } => source.as_ref(),
@@ -29,8 +37,14 @@ pub(crate) fn options(error: &ModelError, splits: bool) -> String {
         ModelError::Memory { .. } | ModelError::CacheMemory { .. } => " (--context N, --kv q8_0)",
         _ => "; use a smaller context (--context N) or a q8_0 KV cache (--kv q8_0)",
     };
-    let layers = if splits { "; --gpu-layers auto leaves on the CPU what does not fit" } else { "" };
-    format!("{smaller}{layers}")
+    let leaves = match leaves {
+        Leaves::Nothing => "",
+        Leaves::Layers => "; --gpu-layers auto leaves on the CPU what does not fit",
+        Leaves::Experts => {
+            "; --cpu-experts auto leaves experts that do not fit on the CPU, --gpu-layers auto whole layers"
+        }
+    };
+    format!("{smaller}{leaves}")
 }
 
 #[cfg(test)]
@@ -44,12 +58,14 @@ mod tests {
         let rank = |source| ModelError::Rank { rank: 0, ranks: 2, source: Box::new(source) };
         for error in [backend(), memory(), rank(backend()), rank(memory())] {
             assert!(is_short(&error), "{error}");
-            let text = format!("{error}{}", options(&error, true));
+            let text = format!("{error}{}", options(&error, Leaves::Layers));
             for words in ["a smaller context", "--context N", "--kv q8_0", "--gpu-layers auto"] {
                 assert_eq!(text.matches(words).count(), 1, "{words}: {text}");
             }
         }
-        assert!(!options(&memory(), false).contains("--gpu-layers"));
+        assert!(!options(&memory(), Leaves::Nothing).contains("--gpu-layers"));
+        let both = options(&memory(), Leaves::Experts);
+        assert!(both.contains("--cpu-experts auto") && both.contains("--gpu-layers auto"), "{both}");
         assert!(!is_short(&ModelError::EmptyPrompt));
     }
 }

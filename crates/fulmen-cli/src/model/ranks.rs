@@ -13,13 +13,13 @@ pub(crate) struct RankOptions {
     /// Ranks of tensor parallelism: each has a part of every layer. With --device cpu they share its threads;
     /// with a backend, such as cuda, they are its first devices; with one device, all are on it. `fulmen
     /// inspect` says which numbers a model can be divided by.
-    #[arg(long, value_name = "RANKS", conflicts_with_all = ["gpu_layers", "gpu_memory"])]
+    #[arg(long, value_name = "RANKS", conflicts_with_all = ["gpu_layers", "cpu_experts", "gpu_memory"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
     tensor_parallel: Option<u32>,
 
     /// Devices of the ranks of tensor parallelism, one for each, such as cuda:0,cuda:1.
     #[arg(long, value_name = "DEVICE,…", value_delimiter = ',', value_parser = parse_device)]
-    #[arg(conflicts_with_all = ["gpu_layers", "gpu_memory"])]
+    #[arg(conflicts_with_all = ["gpu_layers", "cpu_experts", "gpu_memory"])]
     devices: Vec<DeviceSelector>,
 
     /// What runs the collectives of ranks: the host, which a step is cut for, or NCCL on CUDA devices, inside

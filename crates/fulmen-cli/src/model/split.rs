@@ -1,5 +1,5 @@
-//! Layers of a model on the GPU and on the CPU, or parts of every layer on several ranks: which, and how they
-//! are loaded.
+//! Layers of a model, or the experts of some, on the CPU and the rest on the GPU, or parts of every layer on
+//! several ranks: which, and how they are loaded.
 
 use std::sync::Arc;
 
@@ -9,26 +9,33 @@ use fulmen_core::timeline;
 #[cfg(feature = "server")]
 use fulmen_engine::Collectives;
 use fulmen_engine::{
-    CollectivesInUse, Device, EngineOptions, FitFor, GpuLayers, LoadOptions, Model, TensorParallel,
-    fit_layers, limit_memory,
+    CollectivesInUse, CpuExperts, Device, EngineOptions, FitFor, GpuLayers, LoadOptions, Model,
+    TensorParallel, fit_experts, fit_layers, limit_memory,
 };
 use fulmen_model::ModelError;
 use fulmen_model::arch::{Config, split_fused};
 use fulmen_model::source::ModelSource;
 
-use super::memory;
+use super::memory::{self, Leaves};
 use super::ranks::RankOptions;
 use crate::error::CommandError;
 use crate::output::tell;
 use crate::select::{CPU, SelectError, open};
 
-/// Which layers run on the GPU, and on how many ranks.
+/// What runs on the GPU, and on how many ranks.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct SplitOptions {
     /// Layers on the GPU, the last ones of the model; the others run on the CPU. `auto` for as many as fit
     /// its free memory, with their KV cache. By default all.
     #[arg(long, value_name = "COUNT|auto")]
     gpu_layers: Option<GpuLayers>,
+
+    /// Mixtures of experts: the CPU computes the experts of the first COUNT layers that have some, or of
+    /// `all`, and reads their weights from the mapped file. Attention, shared experts, the KV cache and
+    /// everything else is on the GPU. `auto` leaves as few on the CPU as the free memory of the GPU allows.
+    /// By default none. llama.cpp has --n-cpu-moe and --cpu-moe.
+    #[arg(long, value_name = "COUNT|all|auto", conflicts_with = "gpu_layers")]
+    cpu_experts: Option<CpuExperts>,
 
     /// Memory of the GPU that a model may take at most, such as 8GB. By default all that is free.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
@@ -47,8 +54,10 @@ pub(crate) enum SplitError {
     Ranks { ranks: u32, devices: usize },
     #[error(transparent)]
     Select(#[from] SelectError),
-    #[error("{error}{}", memory::options(error, *.splits))]
-    Memory { error: ModelError, splits: bool },
+    #[error("--cpu-experts: {error}; --gpu-layers leaves whole layers there")]
+    NoExperts { error: ModelError },
+    #[error("{error}{}", memory::options(error, *.leaves))]
+    Memory { error: ModelError, leaves: Leaves },
     #[error(transparent)]
     Model(ModelError),
 }
@@ -56,17 +65,17 @@ pub(crate) enum SplitError {
 impl From<ModelError> for SplitError {
     fn from(error: ModelError) -> SplitError {
         match memory::is_short(&error) {
-            true => SplitError::Memory { error, splits: false },
+            true => SplitError::Memory { error, leaves: Leaves::Nothing },
             false => SplitError::Model(error),
         }
     }
 }
 
 impl SplitError {
-    /// The same with the advice to leave layers on the CPU, if memory is short.
-    fn on_gpu(error: ModelError) -> SplitError {
-        match SplitError::from(error) {
-            SplitError::Memory { error, .. } => SplitError::Memory { error, splits: true },
+    /// The same with the advice what to leave on the CPU, if memory is short.
+    fn on_gpu(leaves: Leaves) -> impl FnOnce(ModelError) -> SplitError {
+        move |error| match SplitError::from(error) {
+            SplitError::Memory { error, .. } => SplitError::Memory { error, leaves },
             other => other,
         }
     }
@@ -75,7 +84,7 @@ impl SplitError {
 impl CommandError for SplitError {
     fn is_usage(&self) -> bool {
         match self {
-            SplitError::NoGpu { .. } | SplitError::Ranks { .. } => true,
+            SplitError::NoGpu { .. } | SplitError::Ranks { .. } | SplitError::NoExperts { .. } => true,
             SplitError::Select(error) => error.is_usage(),
             SplitError::Memory { error, .. } | SplitError::Model(error) => error.is_usage(),
         }
@@ -98,7 +107,8 @@ impl SplitOptions {
     pub(crate) fn arguments(&self) -> Vec<String> {
         let layers = self.gpu_layers.map(|layers| ["--gpu-layers".to_owned(), layers.to_string()]);
         let memory = self.gpu_memory.map(|bytes| ["--gpu-memory".to_owned(), bytes.to_string()]);
-        layers.into_iter().chain(memory).flatten().chain(self.ranks.arguments()).collect()
+        let experts = self.cpu_experts.map(|experts| ["--cpu-experts".to_owned(), experts.to_string()]);
+        layers.into_iter().chain(experts).chain(memory).flatten().chain(self.ranks.arguments()).collect()
     }
 
     /// Opens the devices of the ranks of this process, at least one, and describes the first.
@@ -133,6 +143,11 @@ impl SplitOptions {
             }
             return Ok((model, info));
         }
+        let config = Config::read(split_fused(source.clone())?.as_ref())?;
+        if self.cpu_experts.is_some() && config.expert_layers().is_empty() {
+            let error = ModelError::NotAMixture { architecture: config.architecture };
+            return Err(SplitError::NoExperts { error });
+        }
         let open_options = OpenOptions { threads };
         let (info, device) = timeline::span("open the device", || open(device, &open_options))?;
         if info.kind == DeviceKind::Cpu {
@@ -143,24 +158,74 @@ impl SplitOptions {
             Some(bytes) => limit_memory(device, bytes),
             None => device,
         };
-        let Some(asked) = self.gpu_layers else {
-            return Ok((whole(source, device, options).map_err(SplitError::on_gpu)?, info));
+        let demand = match engine {
+            Some(engine) => FitFor::Engine(options.session, engine),
+            None => FitFor::Session(options.session),
         };
-        let of = Config::read(split_fused(source.clone())?.as_ref())?.layers;
+        let placed = Placed { source, config, info, device, open_options, demand, quiet };
+        match (self.gpu_layers, self.cpu_experts) {
+            (Some(layers), _) => placed.load_layers(layers, options),
+            (None, Some(experts)) => placed.load_experts(experts, options),
+            (None, None) => {
+                let leaves = placed.leaves();
+                let Placed { source, device, info, .. } = placed;
+                Ok((whole(source, device, options).map_err(SplitError::on_gpu(leaves))?, info))
+            }
+        }
+    }
+
+    /// Without a GPU there is nothing to divide. `auto` takes what there is.
+    fn refuse_without_gpu(&self, device: DeviceSelector) -> Result<(), SplitError> {
+        let option = match self.cpu_experts {
+            _ if matches!(self.gpu_layers, Some(GpuLayers::Count(1..))) => "--gpu-layers",
+            Some(CpuExperts::Count(1..) | CpuExperts::All) => "--cpu-experts",
+            _ if self.gpu_memory.is_some() => "--gpu-memory",
+            _ => return Ok(()),
+        };
+        Err(SplitError::NoGpu { option, device })
+    }
+}
+
+/// A GPU, and the model that a part of goes there.
+struct Placed<'a> {
+    source: Arc<dyn ModelSource>,
+    config: Config,
+    info: DeviceInfo,
+    device: Device,
+    open_options: OpenOptions,
+    demand: FitFor<'a>,
+    quiet: bool,
+}
+
+impl Placed<'_> {
+    /// What can be left on the CPU.
+    fn leaves(&self) -> Leaves {
+        if self.config.expert_layers().is_empty() { Leaves::Layers } else { Leaves::Experts }
+    }
+
+    /// Says what was chosen.
+    fn tell(&self, chosen: impl std::fmt::Display) {
+        if !self.quiet {
+            tell(&format!("on {}: {chosen}", self.info.selector()));
+        }
+    }
+
+    /// The last layers on the GPU, the others on the CPU.
+    fn load_layers(
+        self,
+        asked: GpuLayers,
+        options: LoadOptions<'_>,
+    ) -> Result<(Model, DeviceInfo), SplitError> {
+        let of = self.config.layers;
         let count = match asked {
             GpuLayers::Count(count) => count.min(of),
             GpuLayers::Auto => {
-                let demand = match engine {
-                    Some(engine) => FitFor::Engine(options.session, engine),
-                    None => FitFor::Session(options.session),
-                };
-                let fit = fit_layers(source.clone(), device.as_ref(), demand)?;
-                if !quiet {
-                    tell(&format!("on {}: {fit}{}", info.selector(), rest(fit.layers, of)));
-                }
+                let fit = fit_layers(self.source.clone(), self.device.as_ref(), self.demand)?;
+                self.tell(format_args!("{fit}{}", rest(fit.layers, of)));
                 fit.layers
             }
         };
+        let Placed { source, info, device, open_options, .. } = self;
         if count == of {
             return Ok((whole(source, device, options)?, info));
         }
@@ -171,17 +236,39 @@ impl SplitOptions {
         }
         let devices = vec![(cpu, of - count), (device, count)];
         let load = || Model::from_source_split(source, devices, options);
-        Ok((timeline::span("load the model", load).map_err(SplitError::on_gpu)?, info))
+        Ok((timeline::span("load the model", load).map_err(SplitError::on_gpu(Leaves::Layers))?, info))
     }
 
-    /// Without a GPU there is nothing to divide. `auto` takes what there is.
-    fn refuse_without_gpu(&self, device: DeviceSelector) -> Result<(), SplitError> {
-        let option = match (self.gpu_layers, self.gpu_memory) {
-            (Some(GpuLayers::Count(1..)), _) => "--gpu-layers",
-            (_, Some(_)) => "--gpu-memory",
-            _ => return Ok(()),
+    /// The experts of the first layers on the CPU, everything else on the GPU.
+    fn load_experts(
+        self,
+        asked: CpuExperts,
+        options: LoadOptions<'_>,
+    ) -> Result<(Model, DeviceInfo), SplitError> {
+        let of = self.config.expert_layers().len() as u32;
+        let count = match asked {
+            CpuExperts::Count(count) => count.min(of),
+            CpuExperts::All => of,
+            CpuExperts::Auto => {
+                let fit = fit_experts(self.source.clone(), self.device.as_ref(), self.demand)?;
+                let rest = match fit.on_host {
+                    0 => "",
+                    all if all == of => "; all experts are on the CPU",
+                    _ => "; the other experts are on the CPU",
+                };
+                self.tell(format_args!("{fit}{rest}"));
+                fit.on_host
+            }
         };
-        Err(SplitError::NoGpu { option, device })
+        // With the experts of all layers on the CPU, there is nothing but whole layers left.
+        let leaves = if count == of { Leaves::Layers } else { Leaves::Experts };
+        let Placed { source, info, device, open_options, .. } = self;
+        if count == 0 {
+            return Ok((whole(source, device, options).map_err(SplitError::on_gpu(leaves))?, info));
+        }
+        let (_, cpu) = open(DeviceSelector::Backend(CPU), &open_options)?;
+        let load = || Model::from_source_experts_on(source, device, (cpu, count), options);
+        Ok((timeline::span("load the model", load).map_err(SplitError::on_gpu(leaves))?, info))
     }
 }
 
@@ -202,8 +289,15 @@ fn rest(layers: u32, of: u32) -> &'static str {
     }
 }
 
-/// The device of a model as its selector: `cuda:0`, `cuda:0 (20 of 36 layers) and cpu`, or
-/// `2 ranks, the first on cuda:0`.
+/// Layers whose experts are on the CPU, while the rest of them is on the GPU.
+pub(crate) fn cpu_expert_layers(model: &Model) -> usize {
+    let stages = model.placement().stages();
+    let on_cpu = |&layer: &u32| stages.iter().any(|stage| stage.has_experts_on_host(layer));
+    model.config().expert_layers().filter(on_cpu).count()
+}
+
+/// The device of a model as its selector: `cuda:0`, `cuda:0 (20 of 36 layers) and cpu`,
+/// `cuda:0 and cpu (the experts of 30 of 48 layers)`, or `2 ranks, the first on cuda:0`.
 pub(crate) fn device_of(model: &Model, device: &DeviceInfo) -> String {
     describe(model, device.selector().to_string())
 }
@@ -218,6 +312,10 @@ fn describe(model: &Model, device: String) -> String {
     match model.placement().stages() {
         _ if model.ranks() > 1 => format!("{} ranks, the first on {device}", model.ranks()),
         [_, .., last] => format!("{device} ({} of {} layers) and {CPU}", last.len(), model.config().layers),
+        [only] if only.is_cut() => {
+            let (mixtures, on_cpu) = (model.config().expert_layers(), cpu_expert_layers(model));
+            format!("{device} and {CPU} (the experts of {on_cpu} of {} layers)", mixtures.len())
+        }
         _ => device,
     }
 }
@@ -269,6 +367,15 @@ mod tests {
         assert_eq!(refused(Some(GpuLayers::Auto), Some(5)), error("--gpu-memory"));
         for layers in [None, Some(GpuLayers::Auto), Some(GpuLayers::Count(0))] {
             assert_eq!(refused(layers, None), Ok(()));
+        }
+        let refused = |experts: &str| {
+            let cpu_experts = Some(experts.parse().unwrap());
+            let options = SplitOptions { cpu_experts, ..SplitOptions::default() };
+            let refused = options.refuse_without_gpu(DeviceSelector::Backend(CPU));
+            (options.arguments().join(" "), refused.is_err())
+        };
+        for (experts, expected) in [("0", false), ("auto", false), ("3", true), ("all", true)] {
+            assert_eq!(refused(experts), (format!("--cpu-experts {experts}"), expected));
         }
     }
 }

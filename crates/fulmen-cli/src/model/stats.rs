@@ -32,7 +32,11 @@ pub(crate) fn line(loaded: &LoadedModel, session: &Session, generated: &Generate
     }
     let cache = session.options().cache_bytes(loaded.model.config());
     let weights = format_bytes(loaded.model.weight_bytes());
-    parts.push(format!("weights {weights}, KV cache {}", format_bytes(cache)));
+    let on_cpu = match loaded.model.host_weight_bytes() {
+        0 => String::new(),
+        bytes => format!(" ({} of experts on the CPU)", format_bytes(bytes)),
+    };
+    parts.push(format!("weights {weights}{on_cpu}, KV cache {}", format_bytes(cache)));
     parts.push(device_of(&loaded.model, &loaded.device));
     match &generated.reason {
         FinishReason::EndToken(_) | FinishReason::Complete | FinishReason::StopString(_) => {}

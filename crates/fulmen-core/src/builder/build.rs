@@ -132,6 +132,11 @@ impl GraphBuilder {
         Ok((def.rows, def.width))
     }
 
+    /// Element type of a tensor.
+    pub fn dtype(&self, tensor: Tensor) -> Built<DType> {
+        Ok(self.call("dtype").def("the tensor", tensor)?.dtype)
+    }
+
     pub(super) fn call(&self, name: &'static str) -> BuilderCall<'_> {
         BuilderCall { name, builder: self }
     }
@@ -179,6 +184,11 @@ impl GraphBuilder {
     /// u32 values that the caller writes before a run: tokens, positions, sequence numbers.
     pub fn indices(&mut self, name: &str, rows: u32) -> Built<Tensor> {
         self.external("indices", name, Role::Input, DType::U32, rows, 1)
+    }
+
+    /// u32 values that the caller writes before a run, several in a row: expert ids.
+    pub fn index_rows(&mut self, name: &str, rows: u32, width: u32) -> Built<Tensor> {
+        self.external("index_rows", name, Role::Input, DType::U32, rows, width)
     }
 
     /// A weight `[rows, k]`, or an embedding table.

@@ -137,6 +137,7 @@ impl Lowering<'_> {
             }
             Op::AllReduce { x, ranks } => self.all_reduce(x, ranks, output),
             Op::AllGather { x, ranks } => self.all_gather(x, ranks, output),
+            Op::HostSegment { segment, ref inputs } => self.host_segment(segment, inputs, outputs),
             Op::Copy { x } => self.copy(x, output)?,
             Op::ArgMax { x } => {
                 let TensorDef { rows: m, width: n, .. } = self.tensors[x];
@@ -304,6 +305,19 @@ impl Lowering<'_> {
     fn all_gather(&self, x: TensorId, ranks: u32, output: u64) -> OpCall {
         let TensorDef { rows: m, width, .. } = self.tensors[x];
         OpCall::AllGather(AllGatherCall { input: self.at(x), output, m, width, ranks })
+    }
+
+    fn host_segment(&self, segment: u32, inputs: &[TensorId], outputs: &[TensorId]) -> OpCall {
+        let input = |&id: &TensorId| HostInput { ptr: self.at(id), width: self.tensors[id].width };
+        let n = outputs.first().map_or(0, |&id| self.tensors[id].width);
+        OpCall::HostSegment(HostSegmentCall {
+            segment,
+            inputs: inputs.iter().map(input).collect(),
+            output: outputs.first().map_or(0, |&id| self.at(id)),
+            m: inputs.first().map_or(0, |&id| self.tensors[id].rows),
+            n,
+            batch_invariant: self.batch_invariant,
+        })
     }
 
     fn mul_mat(

@@ -8,6 +8,7 @@ mod bind;
 mod build;
 mod build_collective;
 mod build_experts;
+mod build_host_segment;
 mod build_logits;
 mod build_recurrent;
 mod builder_call;

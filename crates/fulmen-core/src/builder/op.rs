@@ -249,6 +249,11 @@ pub enum Op {
         x: TensorId,
         ranks: u32,
     },
+    /// What is computed is said by a graph of its own.
+    HostSegment {
+        segment: u32,
+        inputs: Vec<TensorId>,
+    },
     /// The state has the last inputs of each sequence.
     CausalConv {
         x: TensorId,
@@ -382,6 +387,7 @@ impl Op {
                 all(Batch, &[*x]);
             }
             Op::AllReduce { x, .. } | Op::AllGather { x, .. } => all(Batch, &[*x]),
+            Op::HostSegment { inputs, .. } => all(Batch, inputs),
             Op::Rope { x, positions, factors, .. } => {
                 all(Batch, &[*x, *positions]);
                 all(Fixed, factors.as_slice());
@@ -509,6 +515,7 @@ impl Op {
             Op::RopeStore { .. } => TensorOp::RopeStore,
             Op::AllReduce { .. } => TensorOp::AllReduce,
             Op::AllGather { .. } => TensorOp::AllGather,
+            Op::HostSegment { .. } => TensorOp::HostSegment,
             Op::CausalConv { .. } => TensorOp::CausalConv,
             Op::GatedDeltaRule { .. } => TensorOp::GatedDeltaRule,
             Op::SigmoidGate { .. } => TensorOp::SigmoidGate,

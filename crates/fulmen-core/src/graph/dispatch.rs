@@ -4,6 +4,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use super::collective::{AllGatherCall, AllReduceCall};
 use super::experts::{ExpertDownCall, ExpertGateUpCall, RouteCall};
+use super::host_segment::HostSegmentCall;
 use super::ops::{OpCall, dispatch_methods, op_table};
 use super::recurrent::{CausalConvCall, GatedDeltaRuleCall, SigmoidGateCall};
 use super::{ActivationForm, PlannedCall, Program, ProgramCall, call::*};

@@ -14,6 +14,7 @@ mod execute;
 mod experts;
 mod forms;
 mod forward;
+mod host_segment;
 mod kv;
 mod operands;
 mod ops;
@@ -38,6 +39,8 @@ pub use experts::{
 pub(crate) use experts::{check_experts, check_experts_per_row};
 pub use forms::{ActivationForm, Form, FormOperand, Forwarded};
 pub use forward::PlannedCall;
+pub(crate) use host_segment::check_host_inputs;
+pub use host_segment::{HostInput, HostSegmentCall, MAX_HOST_INPUTS};
 pub use kv::{KV_PAGE, KvCache, KvPool, NO_PAGE, PageLayout, pages_of, q8_0_from_pages, q8_0_to_pages};
 pub use ops::{OpCall, TensorOp};
 pub use params::{ExtraWeight, Heads, LogitSlots, OpParams, RopePairing, RopeSpec, TokenHistory};

@@ -17,6 +17,7 @@
 use super::call::*;
 use super::collective::{AllGatherCall, AllReduceCall};
 use super::experts::{ExpertDownCall, ExpertGateUpCall, RouteCall};
+use super::host_segment::HostSegmentCall;
 use super::recurrent::{CausalConvCall, GatedDeltaRuleCall, SigmoidGateCall};
 use crate::{BackendError, LookUp, Problem};
 
@@ -186,6 +187,13 @@ to the KV cache.",
                 does: "The columns of all ranks beside each other, on every rank.",
                 node: "Shape `[ranks · n, 1, m, 0]` of an input `[n, 1, m, 0]`, among `ranks` ranks.",
             }
+            HostSegment(HostSegmentCall) {
+                name: "host_segment", method: dispatch_host_segment, kernel: optional,
+                inputs: 1..=4 = "1, 2, 3 or 4",
+                does: "Rows that the host computes on another device, between two segments of a program.",
+                node: "Inputs: rows of f32 or u32 values. Shape `[n, 1, m, 0]`; `int_param` says which \
+segment it is.",
+            }
             CausalConv(CausalConvCall) {
                 name: "causal_conv", method: dispatch_causal_conv, kernel: optional,
                 inputs: 2 | 3 = "2 or 3 (x, positions, sequences)",
@@ -347,6 +355,7 @@ macro_rules! define_ops {
                     OpCall::GateUp(call) => call.batch_invariant,
                     OpCall::ExpertGateUp(call) => call.batch_invariant,
                     OpCall::ExpertDown(call) => call.batch_invariant,
+                    OpCall::HostSegment(call) => call.batch_invariant,
                     OpCall::Attention(call) => call.batch_invariant,
                     _ => false,
                 }

@@ -148,7 +148,7 @@ pub struct OpParams {
     /// SoftMax and Attention.
     pub scalar: f32,
     /// Layer number, for messages and profiles; in LogProbs how many of the most likely tokens are wanted;
-    /// in CausalConv the taps.
+    /// in CausalConv the taps; in HostSegment which one it is.
     pub int_param: u32,
     /// Address of a second output: the sum in AddRmsNorm, the tokens in LogProbs, the ids in
     /// Route.

@@ -6,6 +6,7 @@ use super::call::*;
 use super::checks::{Checked, check_heads, same};
 use super::collective::{AllGatherCall, AllReduceCall};
 use super::experts::{ExpertDownCall, ExpertGateUpCall, RouteCall};
+use super::host_segment::{HostInput, HostSegmentCall};
 use super::{ComputeGraph, KvCache, OpCall, RopeSpec, Scores, TensorNode, TensorOp, TokenHistory};
 use crate::{DType, Problem};
 
@@ -56,6 +57,7 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
         TensorOp::RopeStore => OpCall::RopeStore(node.rope_store()?),
         TensorOp::AllReduce => OpCall::AllReduce(node.all_reduce()?),
         TensorOp::AllGather => OpCall::AllGather(node.all_gather()?),
+        TensorOp::HostSegment => OpCall::HostSegment(node.host_segment()?),
         TensorOp::CausalConv => OpCall::CausalConv(node.causal_conv()?),
         TensorOp::GatedDeltaRule => OpCall::GatedDeltaRule(node.gated_delta_rule()?),
         TensorOp::SigmoidGate => OpCall::SigmoidGate(node.sigmoid_gate()?),
@@ -447,6 +449,22 @@ impl<'a> Node<'a> {
         same("the width of the output", width.saturating_mul(ranks), self.width())?;
         let input = self.rows(0, "the input", width, m)?;
         Ok(AllGatherCall { input, output: self.data_ptr, m, width, ranks })
+    }
+
+    fn host_segment(&self) -> Checked<HostSegmentCall> {
+        let (segment, m, n) = (self.params.int_param, self.m(), self.width());
+        let mut inputs = Vec::with_capacity(self.inputs.len());
+        for position in 0..self.inputs.len() {
+            let input = self.input(position)?;
+            if !matches!(input.dtype, DType::F32 | DType::U32) {
+                let (what, expected) = ("an input", "F32 or U32");
+                return Err(Problem::Type { what, expected, got: input.dtype });
+            }
+            same("the rows of an input", m, input.m())?;
+            let width = input.n_elements().checked_div(m as usize).unwrap_or(0);
+            inputs.push(HostInput { ptr: input.data_ptr, width: u32::try_from(width).unwrap_or(u32::MAX) });
+        }
+        Ok(HostSegmentCall { segment, inputs, output: self.data_ptr, m, n, batch_invariant: false })
     }
 
     fn history(&self) -> Checked<TokenHistory> {

@@ -1,29 +1,30 @@
-//! A program cut at its collectives, for devices that cannot exchange values inside a captured program: each
-//! segment is captured and replayed by itself, and the host runs the collectives between them.
+//! A program cut at the calls that the host runs: collectives, for devices that cannot exchange values inside
+//! a captured program, and host segments. What is between two of them is captured and replayed by itself.
 
 use super::call::CopyCall;
 use super::{OpCall, PlannedCall, Program, ProgramCall};
 
-/// What a program runs up to its next collective, or the collective.
+/// What a program runs up to the next call of the host, or that call.
 #[derive(Clone, Debug)]
 pub enum Segment {
-    /// Calls of this rank alone, as planned in the whole program, whose memory they use.
+    /// Calls of this device alone, as planned in the whole program, whose memory they use.
     Calls(Program),
-    /// A collective.
-    Collective(ProgramCall),
+    /// A call that the host runs.
+    Host(ProgramCall),
 }
 
 impl Program {
-    /// The program in segments, in order. No planned call may contain a collective and another call.
-    pub fn segments(&self) -> Vec<Segment> {
+    /// The program in segments, in order, cut at the calls that `of_host` chooses. No planned call may
+    /// contain one of them and another call.
+    pub fn segments(&self, of_host: impl Fn(&OpCall) -> bool) -> Vec<Segment> {
         let mut segments = Vec::new();
         let mut pending: Vec<PlannedCall> = Vec::new();
         for planned in self.planned_calls() {
             let calls = &self.calls()[planned.calls.clone()];
             match calls {
-                [call] if call.call.is_collective() => {
+                [call] if of_host(&call.call) => {
                     segments.extend(self.segment(std::mem::take(&mut pending)));
-                    segments.push(Segment::Collective(call.clone()));
+                    segments.push(Segment::Host(call.clone()));
                 }
                 _ => pending.push(planned.clone()),
             }
@@ -47,7 +48,7 @@ impl Program {
         for (number, call) in planned.iter_mut().enumerate() {
             call.calls = call.calls.start - first..call.calls.end - first;
             call.prefetch = call.prefetch.filter(|&call| call < end).map(|call| call - first);
-            // A collective waits for everything before it.
+            // The host waits for everything before its call.
             call.first = is_planned && number == 0;
         }
         Some(Segment::Calls(self.with_planned(self.calls()[first..end].to_vec(), planned)))
@@ -84,14 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_the_calls_between_collectives_in_their_order() {
+    fn segments_are_the_calls_between_those_of_the_host_in_their_order() {
         let calls = [reduce(16), silu(32), silu(48), reduce(64), reduce(80), silu(96)];
         let program = Program::check_calls(calls.clone()).unwrap();
         let mut again = Vec::new();
         let mut kinds = Vec::new();
-        for segment in program.segments() {
+        for segment in program.segments(OpCall::is_collective) {
             match segment {
-                Segment::Collective(call) => {
+                Segment::Host(call) => {
                     kinds.push(0);
                     again.push(call.call);
                 }
@@ -107,7 +108,8 @@ mod tests {
         }
         assert_eq!(again, calls);
         assert_eq!(kinds, [0, 2, 0, 0, 1]);
-        assert!(Program::check_calls([]).unwrap().segments().is_empty());
+        assert!(Program::check_calls([]).unwrap().segments(OpCall::is_collective).is_empty());
+        assert_eq!(program.segments(|_| false).len(), 1);
     }
 
     #[test]

@@ -95,10 +95,7 @@ pub fn fit_layers(
 ) -> Result<LayerFit, ModelError> {
     let source = split_fused(source)?;
     let config = Config::read(source.as_ref())?;
-    let (FitFor::Session(session) | FitFor::Engine(session, _)) = demand;
-    let session = session.resolve(&config)?;
-    let templates = Templates::new(device.fusions());
-    let fit = Fit { source: source.as_ref(), config: &config, session, demand, device, templates };
+    let fit = Fit::new(source.as_ref(), &config, device, demand)?;
     let (of, available) = (config.layers, device.available_bytes());
     let Some(room) = available else { return Ok(LayerFit { layers: of, of, needed: 0, available }) };
     let all = fit.needed(Stage::whole(of), room)?;
@@ -120,8 +117,8 @@ pub fn fit_layers(
     Ok(LayerFit { layers, of, needed, available })
 }
 
-/// A search for the layers of a device.
-struct Fit<'a> {
+/// A search for what fits a device.
+pub(super) struct Fit<'a> {
     source: &'a dyn ModelSource,
     config: &'a Config,
     session: SessionOptions,
@@ -134,16 +131,27 @@ struct Fit<'a> {
 /// that a device repacks, memory of captured steps.
 const RESERVE: u64 = 16;
 
-impl Fit<'_> {
+impl<'a> Fit<'a> {
+    pub(super) fn new(
+        source: &'a dyn ModelSource,
+        config: &'a Config,
+        device: &'a dyn Backend,
+        demand: FitFor<'a>,
+    ) -> Result<Fit<'a>, ModelError> {
+        let (FitFor::Session(session) | FitFor::Engine(session, _)) = demand;
+        let (session, templates) = (session.resolve(config)?, Templates::new(device.fusions()));
+        Ok(Fit { source, config, session, demand, device, templates })
+    }
+
     fn plan(&self, spec: &GraphSpec) -> Result<Plan, ModelError> {
         self.templates.plan(self.config, self.source, spec)
     }
 
     /// Bytes that a stage needs on a device with so many bytes available.
-    fn needed(&self, stage: Stage, available: u64) -> Result<u64, ModelError> {
+    pub(super) fn needed(&self, stage: Stage, available: u64) -> Result<u64, ModelError> {
         let Fit { source, config, session, demand, device, templates } = self;
         let decode = session.spec(Step::Decode { rows: 1, penalize: true, mask: true }).on(stage);
-        let weights = weights::stored_bytes(&config.graph(*source, &decode)?, *device);
+        let weights = weights::stored_bytes(&config.graph(*source, &decode)?.tensors, *device);
         // A session keeps the steps of a prefill chunk, of its rest and of decoding, and calls may have
         // memory of their own.
         let needs = Needs { source: *source, config, session, stage };

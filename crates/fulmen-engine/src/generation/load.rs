@@ -10,15 +10,34 @@ use fulmen_model::arch::{Beside, Config, Placement, Results, Stage, Step};
 use fulmen_model::source::ModelSource;
 
 use super::chunk;
+use super::host_experts::{HostExperts, HostPlan};
 use super::model::{Device, LoadOptions, LoadProgress, Shared};
 use super::session::SessionOptions;
 use super::templates::Templates;
 use super::weights::{self, Weights};
+use crate::segmented::SegmentedDevice;
+
+/// The devices that a model is loaded onto.
+pub(super) struct Devices {
+    /// One for each stage.
+    pub(super) stages: Vec<Device>,
+    /// The one that computes the experts that the placement leaves on the host.
+    pub(super) host: Option<Device>,
+}
+
+impl Devices {
+    /// Those of stages that have their experts.
+    pub(super) fn of_stages(stages: Vec<Device>) -> Devices {
+        Devices { stages, host: None }
+    }
+}
 
 /// The layers of a model on one device.
 pub(super) struct ModelStage {
     pub(super) templates: Templates,
     pub(super) weights: Weights,
+    /// Bytes of the weights of those experts that are on the host.
+    pub(super) host_bytes: u64,
     device: Mutex<Device>,
 }
 
@@ -82,10 +101,11 @@ pub(super) fn stages(
     source: &dyn ModelSource,
     config: &Config,
     placement: &Placement,
-    devices: Vec<Device>,
+    devices: Devices,
     session: &mut SessionOptions,
     options: &mut LoadOptions<'_>,
 ) -> Result<Vec<ModelStage>, ModelError> {
+    let Devices { stages: devices, mut host } = devices;
     let decode = session.spec(Step::Decode { rows: 1, penalize: false, mask: false });
     if placement.stages().len() > 1 {
         // No stage of several knows which tensors belong to none.
@@ -95,18 +115,27 @@ pub(super) fn stages(
     let (mut total, mut rows) = (0u64, u32::MAX);
     for (&stage, device) in placement.stages().iter().zip(devices) {
         let graph = config.graph(source, &decode.on(stage))?;
-        weights::check_types(&graph, source, device.as_ref())?;
+        weights::check_types(&graph.tensors, source, device.as_ref())?;
+        let host = match stage.is_cut() {
+            true => {
+                let device = host.take().ok_or(ModelError::Without { what: "device for the experts" })?;
+                Some(HostPlan::new(device, config.host_segments(source, &decode.on(stage))?, source)?)
+            }
+            false => None,
+        };
         let templates = Templates::new(device.fusions());
         let needs = Needs { source, config, session, stage };
-        let stored = weights::stored_bytes(&graph, device.as_ref());
+        let stored = weights::stored_bytes(&graph.tensors, device.as_ref());
         rows = rows.min(needs.chunk(device.as_ref(), &templates, stored)?);
-        total = total.saturating_add(weights::weight_bytes(&graph));
-        loads.push((device, graph, templates));
+        total = total.saturating_add(weights::weight_bytes(&graph.tensors));
+        total = total.saturating_add(host.as_ref().map_or(0, HostPlan::weight_bytes));
+        loads.push((device, graph.tensors, templates, host));
     }
-    for (&stage, (device, graph, templates)) in placement.stages().iter().zip(&loads) {
+    for (&stage, (device, tensors, templates, host)) in placement.stages().iter().zip(&loads) {
         let needs = Needs { source, config, session, stage };
-        let stored = weights::stored_bytes(graph, device.as_ref());
+        let stored = weights::stored_bytes(tensors, device.as_ref());
         check_memory(device.as_ref(), &needs, stored, needs.activations(templates, rows)?)?;
+        host.as_ref().map_or(Ok(()), |host| host.check_memory(rows.min(session.context)))?;
     }
     session.chunk = rows;
 
@@ -118,12 +147,25 @@ pub(super) fn stages(
         None => ControlFlow::Continue(()),
     };
     let (mut stages, mut before) = (Vec::new(), 0u64);
-    for (mut device, graph, templates) in loads {
+    let (checked, constants) = (options.check_weights, config.constants());
+    for (mut device, tensors, templates, host) in loads {
         let mut doubled = |done: u64| report(before.saturating_add(done).saturating_mul(steps));
-        let checked = options.check_weights;
-        let weights = Weights::load(device.as_mut(), &graph, source, config, checked, &mut doubled)?;
-        before = before.saturating_add(weights::weight_bytes(&graph));
-        stages.push(ModelStage { templates, weights, device: Mutex::new(device) });
+        let host = match host {
+            Some(plan) => {
+                Some(plan.load(source, session.chunk.min(session.context), checked, &mut doubled)?)
+            }
+            None => None,
+        };
+        let host_bytes = host.as_ref().map_or(0, HostExperts::weight_bytes);
+        before = before.saturating_add(host_bytes);
+        let mut doubled = |done: u64| report(before.saturating_add(done).saturating_mul(steps));
+        let weights = Weights::load(device.as_mut(), &tensors, source, &constants, checked, &mut doubled)?;
+        before = before.saturating_add(weights::weight_bytes(&tensors));
+        let device = match host {
+            Some(host) => Box::new(SegmentedDevice::new(device, host)),
+            None => device,
+        };
+        stages.push(ModelStage { templates, weights, host_bytes, device: Mutex::new(device) });
     }
     match report(total) {
         ControlFlow::Continue(()) => Ok(stages),

@@ -13,7 +13,7 @@ use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::{Special, Tokenizer};
 
 use super::generate::{GenerateOptions, Generated};
-use super::load::{self, ModelStage};
+use super::load::{self, Devices, ModelStage};
 use super::session::{Session, SessionOptions};
 use super::sharded::Ranks;
 
@@ -95,7 +95,7 @@ impl Shared {
 
     fn bytes_per_token(&self) -> u64 {
         let Shared { config, stages, source, .. } = self;
-        let weights: u64 = stages.iter().map(|stage| stage.weights.bytes).sum();
+        let weights: u64 = stages.iter().map(|stage| stage.weights.bytes + stage.host_bytes).sum();
         let embedding = source.tensor("token_embd.weight").map_or(0, |info| info.bytes() as u64);
         let row = embedding / u64::from(config.vocabulary.max(1));
         // Of a tied embedding, the first of several stages has a copy of its own.
@@ -146,7 +146,26 @@ impl Model {
         let source = split_fused(source)?;
         let config = Config::read(source.as_ref())?;
         let placement = Placement::whole(config.layers);
-        Model::new(source, config, placement, vec![device], options)
+        Model::new(source, config, placement, Devices::of_stages(vec![device]), options)
+    }
+
+    /// Loads a mixture of experts onto two devices: the experts of its first `count` mixture layers onto
+    /// `host`, all of them if there are fewer, and everything else onto `device`. A step of `device` is cut
+    /// at each of these layers: it passes rows, expert ids and routing weights, and gets rows back.
+    ///
+    /// # Errors
+    /// [`ModelError::NotAMixture`] if the model has no experts.
+    pub fn from_source_experts_on(
+        source: Arc<dyn ModelSource>,
+        device: Device,
+        (host, count): (Device, u32),
+        options: LoadOptions<'_>,
+    ) -> Result<Model, ModelError> {
+        let source = split_fused(source)?;
+        let config = Config::read(source.as_ref())?;
+        let placement = config.with_experts_on_host(count)?;
+        let devices = Devices { stages: vec![device], host: Some(host) };
+        Model::new(source, config, placement, devices, options)
     }
 
     /// Loads a model onto several devices, each of which runs some of its layers: the first `layers` of them
@@ -161,7 +180,7 @@ impl Model {
         let config = Config::read(source.as_ref())?;
         let (devices, layers): (Vec<Device>, Vec<u32>) = devices.into_iter().unzip();
         let placement = Placement::split(&layers, config.layers)?;
-        Model::new(source, config, placement, devices, options)
+        Model::new(source, config, placement, Devices::of_stages(devices), options)
     }
 
     /// There is a device for each stage of the placement.
@@ -169,7 +188,7 @@ impl Model {
         source: Arc<dyn ModelSource>,
         config: Config,
         placement: Placement,
-        devices: Vec<Device>,
+        devices: Devices,
         mut options: LoadOptions<'_>,
     ) -> Result<Model, ModelError> {
         let mut session = options.session.resolve(&config)?;
@@ -247,7 +266,7 @@ impl Model {
 
     /// Bytes of the weights on all devices.
     pub fn weight_bytes(&self) -> u64 {
-        self.stage_weight_bytes().iter().sum()
+        self.stage_weight_bytes().iter().sum::<u64>() + self.host_weight_bytes()
     }
 
     /// Bytes of the weights of each stage, on all ranks. An embedding that is also the output matrix belongs
@@ -255,6 +274,11 @@ impl Model {
     pub fn stage_weight_bytes(&self) -> Vec<u64> {
         let bytes = |stage: usize| self.all_ranks().map(move |rank| rank.stages[stage].weights.bytes).sum();
         (0..self.shared.stages.len()).map(bytes).collect()
+    }
+
+    /// Bytes of the weights of experts that are on another device than their layer.
+    pub fn host_weight_bytes(&self) -> u64 {
+        self.shared.stages.iter().map(|stage| stage.host_bytes).sum()
     }
 
     /// Bytes of weights that a decode step reads: all but the embedding, of which it reads one row, unless
@@ -293,7 +317,12 @@ impl Model {
         let Shared { config, source, placement, stages, .. } = self.shared.as_ref();
         let place = placement.stages().iter().position(|&stage| Some(stage) == spec.stage);
         let stage = place.map_or(self.shared.last(), |place| &stages[place]);
-        stage.templates.plan(config, source.as_ref(), spec)
+        let spec = match (spec.stage, placement.stages()) {
+            // Its host has weights that the device does not have.
+            (None, &[only]) if only.is_cut() => spec.on(only),
+            _ => *spec,
+        };
+        stage.templates.plan(config, source.as_ref(), &spec)
     }
 
     /// The addresses of the weights on the device, by name; of several devices, on the last. They are valid

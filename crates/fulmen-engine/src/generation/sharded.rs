@@ -10,9 +10,11 @@ use fulmen_model::arch::{Config, Placement, Sharding, Step, split_fused};
 use fulmen_model::source::{Description, ModelSource};
 use fulmen_model::tokenizer::Tokenizer;
 
-use super::load;
+use super::load::{self, Devices};
 use super::model::{Device, LoadOptions, LoadProgress, Model, Shared};
-use crate::ranks::{Collectives, CollectivesInUse, Group, JoinError, RankDevice, RankGroup, TensorParallel};
+use crate::ranks::{
+    Collectives, CollectivesInUse, Group, JoinError, RankGroup, TensorParallel, rank_alone, rank_device,
+};
 
 /// What the first rank of this process has for all ranks.
 pub(super) struct Ranks {
@@ -109,7 +111,7 @@ impl Model {
         let config = Config::read(source.as_ref())?;
         let sharding = Sharding::new(&config, source.as_ref(), ranks)?;
         let group = Group::in_process(1, TensorParallel::TIMEOUT);
-        let device: Device = Box::new(RankDevice::alone(device));
+        let device: Device = rank_alone(device);
         let mut loaded = load_ranks(&source, &config, &sharding, &group, vec![device], options)?;
         let tokenizer = Tokenizer::from_source(source.as_ref())?;
         Ok(Model::of(Shared { tokenizer, ..loaded.remove(0) }))
@@ -193,7 +195,7 @@ fn load_ranks(
             1 => device,
             // Those of several nodes have joined before.
             _ if group.is_on_devices() || group.has_other_nodes() => device,
-            _ => Box::new(RankDevice::new(device, Arc::clone(group.communicator(rank)))),
+            _ => rank_device(device, Arc::clone(group.communicator(rank))),
         };
         let config = sharding.config(rank);
         let source = sharding.source(Arc::clone(source), rank)?;
@@ -206,7 +208,7 @@ fn load_ranks(
         };
         let check_weights = options.check_weights;
         let mut of_rank = LoadOptions { session, check_weights, progress: Some(&mut report) };
-        let (devices, mut session) = (vec![device], session);
+        let (devices, mut session) = (Devices::of_stages(vec![device]), session);
         let stages = load::stages(source.as_ref(), &config, &placement, devices, &mut session, &mut of_rank)
             .map_err(|error| group.of_rank(rank, error))?;
         let in_place = stages.iter().any(|stage| stage.device().reads_imports_in_place());

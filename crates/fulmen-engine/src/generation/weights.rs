@@ -11,17 +11,17 @@ use std::thread;
 
 use fulmen_core::clock::Instant;
 use fulmen_core::{
-    Backend, Bindings, BuildError, BulkImport, DType, LogicalGraph, Problem, Role, SharedBytes, WeightSpec,
-    quant, timeline,
+    Backend, Bindings, BuildError, BulkImport, DType, LogicalGraph, Problem, Role, SharedBytes, TensorDef,
+    WeightSpec, quant, timeline,
 };
 use fulmen_model::ModelError;
-use fulmen_model::arch::{Config, names};
+use fulmen_model::arch::names;
 use fulmen_model::source::{self, ModelSource, SourceError};
 
 use super::bulk_reader::BulkReader;
 
 /// Called with the bytes that are done; says whether to go on.
-type Progress<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
+pub(super) type Progress<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
 
 /// Weights on a device, with their addresses by name.
 #[derive(Debug, Default)]
@@ -42,10 +42,15 @@ pub(super) struct Needed<'a> {
     pub(super) width: u32,
 }
 
-/// The weights that `graph` reads from the file, in file order, each of them once.
-fn needed<'a>(graph: &'a LogicalGraph, source: &dyn ModelSource) -> Vec<Needed<'a>> {
+/// The weights of a graph.
+pub(super) fn of(graph: &LogicalGraph) -> impl Iterator<Item = &TensorDef> {
+    graph.tensors.iter().filter(|tensor| tensor.role == Role::Weight)
+}
+
+/// Those of the tensors that are weights of the file, in file order, each of them once.
+fn needed<'a>(tensors: &'a [TensorDef], source: &dyn ModelSource) -> Vec<Needed<'a>> {
     let mut weights: Vec<Needed<'a>> = Vec::new();
-    for tensor in graph.tensors.iter().filter(|tensor| tensor.role == Role::Weight) {
+    for tensor in tensors.iter().filter(|tensor| tensor.role == Role::Weight) {
         let name = tensor.name.as_deref().unwrap_or("");
         if !names::CONSTANTS.contains(&name) {
             weights.push(Needed { name, dtype: tensor.dtype, rows: tensor.rows, width: tensor.width });
@@ -58,19 +63,19 @@ fn needed<'a>(graph: &'a LogicalGraph, source: &dyn ModelSource) -> Vec<Needed<'
     weights
 }
 
-/// Bytes of weights that `graph` reads from the file.
-pub(super) fn weight_bytes(graph: &LogicalGraph) -> u64 {
-    let weights = graph.tensors.iter().filter(|tensor| tensor.role == Role::Weight);
+/// Bytes of the weights among the tensors of graphs.
+pub(super) fn weight_bytes(tensors: &[TensorDef]) -> u64 {
+    let weights = tensors.iter().filter(|tensor| tensor.role == Role::Weight);
     weights.map(|tensor| tensor.bytes().map_or(u64::MAX, |bytes| bytes as u64)).fold(0, u64::saturating_add)
 }
 
 /// Fails if the device has no kernels for a weight's type.
 pub(super) fn check_types(
-    graph: &LogicalGraph,
+    tensors: &[TensorDef],
     source: &dyn ModelSource,
     device: &dyn Backend,
 ) -> Result<(), ModelError> {
-    match needed(graph, source).into_iter().find(|weight| !device.supports_weight(weight.dtype)) {
+    match needed(tensors, source).into_iter().find(|weight| !device.supports_weight(weight.dtype)) {
         None => Ok(()),
         Some(Needed { name, dtype, .. }) => {
             Err(ModelError::WeightType { name: name.to_owned(), dtype, backend: device.backend() })
@@ -78,20 +83,20 @@ pub(super) fn check_types(
     }
 }
 
-/// Bytes that the weights of `graph` take on a device.
-pub(super) fn stored_bytes(graph: &LogicalGraph, device: &dyn Backend) -> u64 {
-    let weights = graph.tensors.iter().filter(|tensor| tensor.role == Role::Weight);
+/// Bytes that the weights among the tensors take on a device.
+pub(super) fn stored_bytes(tensors: &[TensorDef], device: &dyn Backend) -> u64 {
+    let weights = tensors.iter().filter(|tensor| tensor.role == Role::Weight);
     let bytes = weights.map(|tensor| device.weight_bytes(tensor.dtype, tensor.rows, tensor.width));
     bytes.fold(0, u64::saturating_add)
 }
 
 /// Checks every block scale and every unquantized value, on all threads; the calling thread reports progress.
 fn check(
-    graph: &LogicalGraph,
+    tensors: &[TensorDef],
     source: &dyn ModelSource,
     progress: &mut Progress<'_>,
 ) -> Result<(), ModelError> {
-    let names: Vec<&str> = needed(graph, source).iter().map(|weight| weight.name).collect();
+    let names: Vec<&str> = needed(tensors, source).iter().map(|weight| weight.name).collect();
     let (next, done, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let failure: Mutex<Option<(usize, ModelError)>> = Mutex::new(None);
     let mut cancelled = false;
@@ -141,20 +146,21 @@ fn check_one(name: &str, source: &dyn ModelSource) -> Result<u64, ModelError> {
 }
 
 impl Weights {
-    /// Imports every weight that `graph` reads. With `checked`, they are checked for NaN and infinity, too.
+    /// Imports every weight among the tensors of graphs, and constants, by name. With `checked`, weights are
+    /// checked for NaN and infinity, too.
     /// On failure, everything imported so far is freed. `progress` counts the bytes that were imported, or,
     /// with `checked`, half of what was checked and imported; it may end the import.
     pub(super) fn load(
         device: &mut dyn Backend,
-        graph: &LogicalGraph,
+        tensors: &[TensorDef],
         source: &dyn ModelSource,
-        config: &Config,
+        constants: &[(&str, &[f32])],
         checked: bool,
         progress: &mut Progress<'_>,
     ) -> Result<Weights, ModelError> {
         let mut weights = Weights::default();
-        let imported = weights.import(device, graph, source, checked, progress);
-        let imported = imported.and_then(|()| weights.import_constants(device, config));
+        let imported = weights.import(device, tensors, source, checked, progress);
+        let imported = imported.and_then(|()| weights.import_constants(device, constants));
         match source::unless_changed(source, imported) {
             Ok(()) => Ok(weights),
             Err(error) => {
@@ -167,21 +173,21 @@ impl Weights {
     fn import(
         &mut self,
         device: &mut dyn Backend,
-        graph: &LogicalGraph,
+        tensors: &[TensorDef],
         source: &dyn ModelSource,
         checked: bool,
         progress: &mut Progress<'_>,
     ) -> Result<(), ModelError> {
-        let needed = needed(graph, source);
+        let needed = needed(tensors, source);
         if self.import_all(device, source, &needed, checked, progress)? {
             return Ok(());
         }
         if checked {
-            timeline::span_of_bytes("check weights", weight_bytes(graph), || {
-                check(graph, source, &mut |done| progress(done / 2))
+            timeline::span_of_bytes("check weights", weight_bytes(tensors), || {
+                check(tensors, source, &mut |done| progress(done / 2))
             })?;
         }
-        let total = weight_bytes(graph);
+        let total = weight_bytes(tensors);
         timeline::span_of_bytes("import weights", total, || {
             for Needed { name, dtype, rows, width } in needed {
                 let data = as_type(source, name, dtype)?;
@@ -235,8 +241,12 @@ impl Weights {
         Ok(true)
     }
 
-    fn import_constants(&mut self, device: &mut dyn Backend, config: &Config) -> Result<(), ModelError> {
-        for (name, values) in config.constants() {
+    fn import_constants(
+        &mut self,
+        device: &mut dyn Backend,
+        constants: &[(&str, &[f32])],
+    ) -> Result<(), ModelError> {
+        for &(name, values) in constants {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             let len = bytes.len() as u64;
             let ptr = device.import_weight(Arc::new(bytes), DType::F32, 1, values.len() as u32)?;

@@ -9,7 +9,7 @@ use fulmen_model::ModelError;
 
 use super::group::join_all;
 use super::rendezvous::{Brings, Met, Nodes, RendezvousError};
-use super::{CollectivesInUse, Group, RankDevice, TensorParallel};
+use super::{CollectivesInUse, Group, TensorParallel, rank_device};
 use crate::Device;
 
 /// Ranks of a group that are in this process.
@@ -110,7 +110,7 @@ impl RankGroup {
 /// Devices as ranks whose collectives the host runs.
 fn on_host(devices: Vec<Device>, communicators: &[Arc<dyn Communicator>]) -> Vec<Device> {
     let wrap = |(device, communicator): (Device, &Arc<dyn Communicator>)| -> Device {
-        Box::new(RankDevice::new(device, Arc::clone(communicator)))
+        rank_device(device, Arc::clone(communicator))
     };
     devices.into_iter().zip(communicators).map(wrap).collect()
 }

@@ -1,14 +1,14 @@
 //! Tensor parallelism: ranks of a model, each on a device and a thread of its own.
 //!
 //! ```text
-//!  caller's thread    rank 0: Session ─ RankDevice ─ device 0 ─┐
+//!  caller's thread    rank 0: Session ─ rank_device ─ device 0 ─┐
 //!                        │ the same step                       ├─ communicator: all-reduce, all-gather
-//!  a thread for each  rank 1: Session ─ RankDevice ─ device 1 ─┘
+//!  a thread for each  rank 1: Session ─ rank_device ─ device 1 ─┘
 //! ```
 //!
 //! - A rank is a whole model to its session: with its part of the heads, of the feed-forward layers and of
 //!   the vocabulary ([`Sharding`](fulmen_model::arch::Sharding)), on a device that has joined a group and
-//!   runs collectives itself, or on a [`RankDevice`] that passes them through the host.
+//!   runs collectives itself, or on one that passes them through the host ([`rank_device`]).
 //! - The session that the caller has is that of rank 0. Before each step it tells the others what to run
 //!   ([`Workers`]); all of them run it, and all draw the same tokens.
 //! - Where the ranks are in several processes, each is loaded by its own. Node 0 is the caller's, and orders
@@ -25,7 +25,7 @@ mod node;
 mod rendezvous;
 mod workers;
 
-pub(crate) use device::RankDevice;
+pub(crate) use device::{rank_alone, rank_device};
 pub use group::{Collectives, CollectivesInUse, TensorParallel};
 pub(crate) use group::{Group, same_on_all_ranks};
 pub use join::{JoinError, RankGroup};

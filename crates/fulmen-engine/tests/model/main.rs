@@ -2,6 +2,7 @@
 
 mod cpu;
 mod edits;
+mod host_experts;
 mod not_finite;
 mod prompt_logprobs;
 mod scenario;

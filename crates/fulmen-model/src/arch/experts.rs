@@ -155,7 +155,7 @@ impl Layer<'_, '_> {
         })
     }
 
-    /// The weighted sum of the feed-forward layers of each row's experts.
+    /// The weighted sum of the feed-forward layers of each row's experts, which may be on the host.
     pub(super) fn routed_experts(
         &mut self,
         x: Tensor,
@@ -166,12 +166,23 @@ impl Layer<'_, '_> {
         let (Experts { count, inner, .. }, hidden) = (self.expert_dimensions()?, self.hidden());
         let name = |part: &str| format!("blk.{}.ffn_{part}_exps", self.number);
         let (gate, up, down) = (name("gate"), name("up"), name("down"));
-        let gate = self.recorder.expert_linear(&gate, [count, inner, hidden], bias)?;
-        let up = self.recorder.expert_linear(&up, [count, inner, hidden], bias)?;
-        let down = self.recorder.expert_linear(&down, [count, hidden, inner], bias)?;
-        let b = &mut self.recorder.builder;
-        let inner = b.expert_gate_up(x, routed, [gate, up], activation)?;
-        let y = b.expert_down(inner, routed, down, None)?;
+        let compute =
+            |recorder: &mut Recorder<'_>, x: Tensor, routed: Routed| -> Result<Tensor, ModelError> {
+                let gate = recorder.expert_linear(&gate, [count, inner, hidden], bias)?;
+                let up = recorder.expert_linear(&up, [count, inner, hidden], bias)?;
+                let down = recorder.expert_linear(&down, [count, hidden, inner], bias)?;
+                let b = &mut recorder.builder;
+                let inner = b.expert_gate_up(x, routed, [gate, up], activation)?;
+                Ok(b.expert_down(inner, routed, down, None)?)
+            };
+        if self.recorder.stage.has_experts_on_host(self.number) {
+            self.recorder.refuse_on_ranks("a mixture whose experts are on the host")?;
+            let Routed { weights, ids, n_experts } = routed;
+            return self.recorder.on_host(self.number, [x, ids, weights], |recorder, [x, ids, weights]| {
+                compute(recorder, x, Routed { weights, ids, n_experts })
+            });
+        }
+        let y = compute(&mut *self.recorder, x, routed)?;
         self.recorder.reduce(y, "ffn_down_exps")
     }
 

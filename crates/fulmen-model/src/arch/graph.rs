@@ -65,6 +65,10 @@ pub mod names {
     pub const STAGE_INPUT: &str = "stage.input";
     /// Output: the hidden states for the next stage.
     pub const STAGE_OUTPUT: &str = "stage.output";
+    /// What the names of the inputs of a host segment begin with.
+    pub const HOST_INPUTS: &str = "host.input.";
+    /// Output of a host segment.
+    pub const HOST_OUTPUT: &str = "host.output";
     /// Output: hidden states after the final norm.
     pub const HIDDEN: &str = "hidden";
     /// Output: logits.
@@ -78,6 +82,11 @@ pub mod names {
 
     /// State: the pages of each sequence, in the KV caches of all layers.
     pub const PAGES: &str = "cache.pages";
+
+    /// Input of a host segment, by its number.
+    pub fn host_input(number: usize) -> String {
+        format!("{HOST_INPUTS}{number}")
+    }
 
     /// State: the KV cache of a layer, `.k` and `.v`.
     pub fn cache(layer: u32) -> String {
@@ -251,7 +260,7 @@ impl Config {
         let stage = spec.stage.unwrap_or(Stage::whole(self.layers));
         stage.check(self.layers)?;
         let needs_all = self.variant.shared_kv > 0 || self.variant.layer_embedding > 0;
-        if needs_all && stage != Stage::whole(self.layers) {
+        if needs_all && !stage.has_all_layers() {
             return Err(ModelError::Option {
                 what: "the stage of a graph",
                 expected:
@@ -260,10 +269,10 @@ impl Config {
                 found: stage.to_string(),
             });
         }
-        let mut recorder = Recorder::new(self, source);
+        let mut recorder = Recorder::new(self, source, stage);
         record(&mut recorder, spec, stage)?;
         let Recorder { builder, mut used, .. } = recorder;
-        if stage != Stage::whole(self.layers) {
+        if !stage.has_all_layers() {
             // The tensors of other stages are none of its own.
             return Ok(builder.finish());
         }
@@ -300,7 +309,7 @@ fn is_harmless(name: &str) -> bool {
     name == "rope.freqs" || name.ends_with(".attn_rot_embd.weight") || name.ends_with(".attn_rot_embd")
 }
 
-fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result<(), ModelError> {
+pub(super) fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result<(), ModelError> {
     let (config, several) = (recorder.config, spec.sequences > 1);
     let b = &mut recorder.builder;
     // What a row reads: an input from the host, or a state.

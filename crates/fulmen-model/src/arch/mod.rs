@@ -14,6 +14,7 @@
 //!   have.
 //! - `graph`: a whole step: tokens in, layers, logits or drawn tokens out.
 //! - `placement`: which layers run on which device.
+//! - `host_segment`: what of a layer the host computes on another device.
 //!
 //! Nothing here depends on a backend: the recorded graph runs on any of them.
 
@@ -26,6 +27,7 @@ mod glm4moe;
 mod gpt_oss;
 mod granite;
 mod graph;
+mod host_segment;
 mod llama;
 mod mistral3;
 mod olmo2;
@@ -50,6 +52,7 @@ pub use config::Config;
 pub use delta_net::DeltaNet;
 pub use experts::Experts;
 pub use graph::{Beside, GraphSpec, MIXED_LOGIT_BIASES, Results, Step, names};
+pub use host_segment::HostSegment;
 pub use placement::{Placement, Stage};
 
 pub use rope::LongRope;

@@ -6,19 +6,43 @@ use std::ops::Range;
 use crate::error::ModelError;
 
 /// Consecutive layers of a model that run on one device. The first stage also embeds the tokens, and the last
-/// one computes the results; from one to the next go hidden states.
+/// one computes the results; from one to the next go hidden states. The experts of its first layers may be on
+/// the host, which computes them between two segments of the stage's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stage {
     first: u32,
     end: u32,
     /// Layers of the model.
     of: u32,
+    /// Layers before this one have their experts on the host.
+    host_experts: u32,
 }
 
 impl Stage {
     /// All layers of a model.
     pub const fn whole(layers: u32) -> Stage {
-        Stage { first: 0, end: layers, of: layers }
+        Stage { first: 0, end: layers, of: layers, host_experts: 0 }
+    }
+
+    /// The same with the experts of the layers before `end` on the host; 0 for none. Layers without experts
+    /// are as they were.
+    pub const fn with_experts_on_host(self, end: u32) -> Stage {
+        Stage { host_experts: end, ..self }
+    }
+
+    /// Whether the host has the experts of a layer, if that layer has some.
+    pub fn has_experts_on_host(&self, layer: u32) -> bool {
+        self.layers().contains(&layer) && layer < self.host_experts
+    }
+
+    /// Whether the host computes the experts of some layers.
+    pub fn is_cut(&self) -> bool {
+        self.has_experts_on_host(self.first)
+    }
+
+    /// Whether it has all layers of the model.
+    pub fn has_all_layers(&self) -> bool {
+        self.is_first() && self.is_last()
     }
 
     /// Its layers.
@@ -102,11 +126,22 @@ impl Placement {
         }
         let mut first = 0;
         let stages = counts.iter().map(|&count| {
-            let stage = Stage { first, end: first + count, of: layers };
+            let stage = Stage { first, end: first + count, of: layers, host_experts: 0 };
             first = stage.end;
             stage
         });
         Ok(Placement(stages.collect()))
+    }
+
+    /// The same with the experts of the layers before `end` on the host: see
+    /// [`Stage::with_experts_on_host`].
+    pub fn with_experts_on_host(self, end: u32) -> Placement {
+        Placement(self.0.into_iter().map(|stage| stage.with_experts_on_host(end)).collect())
+    }
+
+    /// Whether layers, or the experts of some, are on different devices.
+    pub fn is_divided(&self) -> bool {
+        self.0.len() > 1 || self.0.iter().any(Stage::is_cut)
     }
 
     /// The stages in the order of computation; at least one.
@@ -132,6 +167,17 @@ mod tests {
             assert!(ends[0][0] && ends[counts.len() - 1][1]);
         }
         assert_eq!(Placement::whole(6), Placement::split(&[6], 6).unwrap());
+    }
+
+    #[test]
+    fn experts_are_on_the_host_before_a_layer() {
+        let placement = Placement::split(&[3, 3], 6).unwrap().with_experts_on_host(4);
+        let [first, last] = placement.stages() else { panic!("{placement:?}") };
+        let on_host = |stage: &Stage| (0..6).filter(|&layer| stage.has_experts_on_host(layer)).count();
+        assert_eq!((on_host(first), on_host(last)), (3, 1));
+        assert!(first.is_cut() && last.is_cut() && !first.has_all_layers());
+        let none = Stage::whole(6).with_experts_on_host(0);
+        assert!(!none.is_cut() && none == Stage::whole(6) && none.has_all_layers());
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use fulmen_core::{AttentionRows, Cache, DType, GraphBuilder, Heads, Rotation, Scores, Tensor, UnaryKind};
 
 use super::config::layer_scale;
+use super::host_segment::HostSegment;
+use super::placement::Stage;
 use super::split::{LAYER_EMBEDDING, LAYER_PROJECTION};
 use super::{Config, names};
 use crate::error::ModelError;
@@ -26,6 +28,9 @@ pub(super) struct Recorder<'a> {
     pub(super) builder: GraphBuilder,
     pub(super) config: &'a Config,
     source: &'a dyn ModelSource,
+    /// What is recorded, and what of it the host computes.
+    pub(super) stage: Stage,
+    pub(super) host_segments: Vec<HostSegment>,
     /// Names of the tensors used so far.
     pub(super) used: HashSet<String>,
     /// The gains of norms without one, of all heads and of those of layers with a window.
@@ -35,9 +40,17 @@ pub(super) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    pub(super) fn new(config: &'a Config, source: &'a dyn ModelSource) -> Recorder<'a> {
-        let (builder, used) = (GraphBuilder::new(), HashSet::new());
-        Recorder { builder, config, source, used, unit_gains: [None; 2], layer_embedding_gain: None }
+    pub(super) fn new(config: &'a Config, source: &'a dyn ModelSource, stage: Stage) -> Recorder<'a> {
+        Recorder {
+            builder: GraphBuilder::new(),
+            config,
+            source,
+            stage,
+            host_segments: Vec::new(),
+            used: HashSet::new(),
+            unit_gains: [None; 2],
+            layer_embedding_gain: None,
+        }
     }
 
     /// The tensor with this name, which must have these dimensions (in GGUF order).

@@ -206,8 +206,10 @@ mod tests {
         for case in table() {
             seen.extend(program(&case).calls().iter().map(|step| step.call.op()));
         }
+        // What a host segment computes is said by a graph of its own.
+        let wanted = |op: &TensorOp| op.launches() && *op != TensorOp::HostSegment;
         let missing: Vec<TensorOp> =
-            TensorOp::ALL.into_iter().filter(|op| op.launches() && !seen.contains(op)).collect();
+            TensorOp::ALL.into_iter().filter(|op| wanted(op) && !seen.contains(op)).collect();
         assert!(missing.is_empty(), "ops without a case: {missing:?}");
     }
 

@@ -32,6 +32,15 @@ fn model<B: Backend + Send + 'static>(backends: &[Failing<B>]) -> Model {
     Model::from_source_split(Arc::new(file), devices, LoadOptions::default()).unwrap()
 }
 
+/// A mixture of experts with everything on the first backend but the experts of all layers, which are on the
+/// second.
+fn mixture<B: Backend + Send + 'static>(preset: &str, [device, host]: &[Failing<B>; 2]) -> Model {
+    let shape = ModelShape { vocabulary: 512, ..ModelShape::preset(preset).unwrap() };
+    let file = Synth::new(shape, "q8_0".parse().unwrap(), 1).file().unwrap();
+    let [device, host] = [device, host].map(|backend| Box::new(backend.clone()) as Device);
+    Model::from_source_experts_on(Arc::new(file), device, (host, 99), LoadOptions::default()).unwrap()
+}
+
 /// A model with recurrent states on one backend.
 fn hybrid<B: Backend + Send + 'static>(backend: &Failing<B>) -> Model {
     let shape = ModelShape { vocabulary: 512, ..ModelShape::preset("tiny-qwen35").unwrap() };
@@ -113,6 +122,16 @@ fn recurrent_states() {
 #[test]
 fn layers_on_two_devices() {
     report("an engine on two devices", fail_calls(2, 30));
+}
+
+#[test]
+fn experts_on_another_device() {
+    let injector = Injector::default();
+    for (preset, most) in [("tiny-gpt-oss", 16), ("tiny-qwen35moe", 8)] {
+        let backends = [(); 2].map(|()| Failing::new(CpuDispatcher::with_threads(1), &injector));
+        let model = mixture(preset, &backends);
+        report("an engine with experts on the host", fail_calls_of(&model, &backends, &injector, most));
+    }
 }
 
 /// Lets calls of an engine on so many devices fail, up to `most` of each kind; returns how many did.
