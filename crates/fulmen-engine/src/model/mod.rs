@@ -23,6 +23,8 @@
 mod device;
 mod logit_edits;
 mod options;
+mod page_groups;
+mod page_table;
 mod programs;
 mod ranks;
 mod reads;

@@ -2,13 +2,15 @@
 
 use super::Scheduler;
 use super::sequence::Place;
-use crate::pages::Transfer;
+use crate::pages::{GroupKind, Transfer};
 use crate::prefix_cache::{CacheCounters, PrefixCache};
 use crate::step::StepPlan;
 
 /// The pages of a group of layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupStats {
+    /// How its layers look back.
+    pub kind: GroupKind,
     /// All pages.
     pub pages: u32,
     /// Pages that nothing refers to.
@@ -79,6 +81,7 @@ impl Scheduler {
     pub fn stats(&self) -> Stats {
         let allocator = &self.memory.allocator;
         let group = |group: usize| GroupStats {
+            kind: allocator.kind(group),
             pages: allocator.pages(group),
             free: allocator.free(group),
             host_used: allocator.host_pages(group) - allocator.host_free(group),

@@ -76,8 +76,10 @@ pub mod names {
     /// Output: whose they are.
     pub const LOG_PROB_TOKENS: &str = "log_probs.tokens";
 
-    /// State: the pages of each sequence, in the KV caches of all layers.
+    /// State: the pages of each sequence, in the KV caches of all layers, or of those without a window.
     pub const PAGES: &str = "cache.pages";
+    /// State: those in the KV caches of layers with a window, if they have pages of their own.
+    pub const WINDOW_PAGES: &str = "cache.pages.window";
 
     /// State: the KV cache of a layer, `.k` and `.v`.
     pub fn cache(layer: u32) -> String {
@@ -218,6 +220,8 @@ pub struct GraphSpec {
     pub capacity: u32,
     /// KV pages of all sequences together.
     pub pages: u32,
+    /// KV pages of the layers with a window, whose page table is another then; 0 if they have the others'.
+    pub window_pages: u32,
     /// Slots of recurrent states. The rows of a mixed step say which slot is theirs; in other steps it has
     /// the number of their sequence.
     pub states: u32,
@@ -234,7 +238,7 @@ impl GraphSpec {
     /// A step of sequences that have all their pages.
     pub fn contiguous(step: Step, cache: DType, sequences: u32, capacity: u32) -> GraphSpec {
         let pages = sequences.saturating_mul(pages_of(capacity));
-        GraphSpec { step, cache, sequences, capacity, pages, states: sequences, stage: None }
+        GraphSpec { step, cache, sequences, capacity, pages, window_pages: 0, states: sequences, stage: None }
     }
 
     /// What a stage runs of this step: only the last stage computes results.
@@ -329,6 +333,13 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result
     let Begin { mut x, embedding, tokens, history } = begin(recorder, spec, stage, positions, sequences)?;
     let variant = &config.variant;
     let table = recorder.builder.page_table(names::PAGES, spec.sequences, spec.sequence_pages())?;
+    let window_table = match spec.window_pages {
+        0 => None,
+        _ => {
+            let pages = spec.sequence_pages();
+            Some(recorder.builder.page_table(names::WINDOW_PAGES, spec.sequences, pages)?)
+        }
+    };
     let rows = match spec.step {
         Step::Prefill { .. } => AttentionRows::Prefill,
         Step::Decode { .. } | Step::Mixed { chunks: 0, .. } => AttentionRows::Decode,
@@ -337,7 +348,9 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result
     let embedded = tokens.map(|tokens| [tokens, x]);
     let mut caches = HashMap::new();
     for number in stage.layers() {
-        let (dtype, n_pages, heads) = (spec.cache, spec.pages, config.heads_of(number));
+        let (dtype, heads) = (spec.cache, config.heads_of(number));
+        let own = window_table.filter(|_| variant.window_of(number).is_some());
+        let (table, n_pages) = own.map_or((table, spec.pages), |own| (own, spec.window_pages));
         let cache = CacheSpec { dtype, n_pages, table, heads };
         let cache = match (config.is_recurrent(number), config.cache_layer(number)) {
             (true, _) => None,
