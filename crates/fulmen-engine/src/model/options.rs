@@ -27,6 +27,9 @@ pub struct EngineOptions {
     /// KV pages of 128 positions; 0 to let `memory` decide. Layers with a sliding window that is shorter than
     /// the context have pages of their own beside them, at most as many.
     pub pages: u32,
+    /// KV pages of layers with a sliding window that is shorter than the context; 0 for what goes with those
+    /// of the other layers.
+    pub window_pages: u32,
     /// Type of the KV cache: F16, Q8_0 or F32.
     pub cache: DType,
     /// The largest number of rows of a step; 0 for what the device prefers.
@@ -64,6 +67,7 @@ impl Default for EngineOptions {
             max_sequences: 64,
             memory: 0,
             pages: 0,
+            window_pages: 0,
             cache: DType::F16,
             max_rows: 0,
             prefill_rows: 0,
@@ -123,7 +127,7 @@ impl EngineOptions {
         let preferred =
             devices.map(|(rank, stage)| rank.with_stage(stage, |device| device.prefill_chunk())).min();
         let (max_rows, prefill_rows) = self.rows(preferred.unwrap_or(1));
-        let page_groups = PageGroups::new(config, context, max_rows);
+        let page_groups = self.page_groups(config, context, max_rows);
         let whole = StagePools::new(config, self.cache, Stage::whole(config.layers), &page_groups)?;
         let mut pages = self.wanted_pages(&whole, &page_groups, context);
         let kept = ranks.iter().map(|rank| self.kept_on_rank(rank)).min().unwrap_or(0);
@@ -166,6 +170,10 @@ impl EngineOptions {
             batch_invariant: self.batch_invariant,
             ..SchedulerConfig::new(config.vocabulary, context, pages)
         })
+    }
+
+    fn page_groups(&self, config: &Config, context: u32, max_rows: u32) -> PageGroups {
+        PageGroups::new(config, context, max_rows, self.window_pages)
     }
 
     /// Recurrent states that are kept on every device of a rank, beside those of sequences.
@@ -248,7 +256,7 @@ impl EngineOptions {
         let (rows, _) = self.rows(preferred);
         let kept = self.kept_states(config, stage, Some(available));
         let beside = self.memory_beside_pages(plan, (stage, config), context, rows, kept)?;
-        let groups = PageGroups::new(config, context, rows);
+        let groups = self.page_groups(config, context, rows);
         let pools = StagePools::new(config, self.cache, stage, &groups)?;
         let bytes = |pages: u32| pools.bytes(groups.pages(pages), 1);
         let whole = StagePools::new(config, self.cache, Stage::whole(config.layers), &groups)?;
@@ -304,7 +312,7 @@ impl EngineOptions {
         kept: u32,
     ) -> Result<u64, ModelError> {
         let slots = Slots::new(self.max_sequences);
-        let window = u32::from(PageGroups::new(config, context, max_rows).window.is_some());
+        let window = u32::from(self.page_groups(config, context, max_rows).window.is_some());
         let spec = graph_spec(self.cache, slots, context, KvPages { full: 1, window }, 1);
         let outputs = self.max_outputs(max_rows);
         let (arena, rows) = Programs::memory(plan, (stage, &spec), max_rows, outputs)?;

@@ -32,19 +32,23 @@ pub(super) struct PageGroups {
     least: KvPages,
     /// Pages of the window of a sequence that decodes.
     steady: u32,
+    /// Pages of the window that were asked for; 0 for none.
+    asked: u32,
 }
 
 impl PageGroups {
-    /// Those of an engine for sequences of `context` positions and steps of `max_rows` rows.
-    pub(super) fn new(config: &Config, context: u32, max_rows: u32) -> PageGroups {
+    /// Those of an engine for sequences of `context` positions and steps of `max_rows` rows, with so many
+    /// pages of a window unless that is 0.
+    pub(super) fn new(config: &Config, context: u32, max_rows: u32, asked: u32) -> PageGroups {
         let whole = Stage::whole(config.layers);
         let window = config.cached_layers(whole).find_map(|layer| config.variant.window_of(layer));
-        PageGroups::with_window(window.filter(|_| config.delta_net.is_none()), context, max_rows)
+        let window = window.filter(|_| config.delta_net.is_none());
+        PageGroups { asked, ..PageGroups::with_window(window, context, max_rows) }
     }
 
     fn with_window(window: Option<u32>, context: u32, max_rows: u32) -> PageGroups {
         let full = pages_of(context);
-        let none = PageGroups { window: None, least: KvPages { full, window: 0 }, steady: 0 };
+        let none = PageGroups { window: None, least: KvPages { full, window: 0 }, steady: 0, asked: 0 };
         let Some(positions) = window else { return none };
         let group = GroupConfig { kind: GroupKind::Window { positions }, ..GroupConfig::full(1) };
         let Ok(allocator) = PageAllocator::new(KV_PAGE, &[group]) else { return none };
@@ -54,15 +58,20 @@ impl PageGroups {
                 window: Some(positions),
                 least: KvPages { full, window: demand(max_rows) },
                 steady: demand(1),
+                asked: 0,
             },
             false => none,
         }
     }
 
-    /// The pages that go with so many full ones: never more of a window than those.
+    /// The pages that go with so many full ones: those that were asked for, else never more of a window than
+    /// of the others.
     pub(super) fn pages(&self, full: u32) -> KvPages {
         if self.window.is_none() {
             return KvPages { full, window: 0 };
+        }
+        if self.asked > 0 {
+            return KvPages { full, window: self.asked };
         }
         let further = u64::from(full.saturating_sub(self.least.full));
         let of_sequences =

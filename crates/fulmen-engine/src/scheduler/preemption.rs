@@ -60,11 +60,12 @@ impl Scheduler {
         }
     }
 
-    /// Frees the pages behind the windows of all running sequences, also those that the prefix cache would
-    /// get.
+    /// Frees the pages behind the windows of running sequences, also those that the prefix cache would get.
+    /// Those with rows in the step that is being planned need what their rows see.
     fn trim_windows(&mut self) {
+        let step = self.step;
         for rank in &self.running {
-            if let Some(sequence) = self.sequences.get_mut(&rank.id)
+            if let Some(sequence) = self.sequences.get_mut(&rank.id).filter(|s| s.last_step != step)
                 && let Place::Running { pages, .. } = &mut sequence.place
             {
                 self.memory.free_behind(pages, sequence.planned);
