@@ -8,7 +8,8 @@ use fulmen_bench::memory_bandwidth::{self, DeviceState, bytes_per_position};
 use fulmen_bench::model::LoadedModel;
 use fulmen_core::device::DeviceSelector;
 use fulmen_core::{BackendError, ExecError};
-use fulmen_engine::{EngineError, EngineOptions};
+use fulmen_engine::pages::{GroupKind, PAGE_SIZE};
+use fulmen_engine::{EngineError, EngineOptions, GroupStats, Stats};
 use fulmen_engine::{LoadOptions, SessionOptions};
 use fulmen_model::ModelError;
 use fulmen_model::source::{self, ModelSource};
@@ -19,7 +20,7 @@ use fulmen_server::{
 use crate::model::builtin::builtin_model;
 use crate::model::find::{FindError, find};
 use crate::model::split::{Load, SplitError, SplitOptions, device_name_of};
-use crate::output::tell;
+use crate::output::{tell, thousands};
 use crate::select::{SelectError, hardware_threads, parse_device};
 
 /// Why a model was not loaded.
@@ -114,6 +115,20 @@ fn bound(loaded: &LoadedModel) -> Option<DecodeBound> {
     })
 }
 
+/// How many tokens the KV pages hold.
+fn pages(stats: &Stats) -> String {
+    let tokens = |group: &GroupStats| thousands(u64::from(group.pages) * u64::from(PAGE_SIZE));
+    let Some(all) = stats.groups.first().map(tokens) else { return String::new() };
+    match stats.window_group() {
+        Some(group) => {
+            let GroupKind::Window { positions } = group.kind else { return String::new() };
+            let (window, positions) = (tokens(&group), thousands(positions.into()));
+            format!(", KV pages for {all} tokens ({window} in layers with a window of {positions})")
+        }
+        None => format!(", KV pages for {all} tokens"),
+    }
+}
+
 impl ModelLoader for Loader {
     fn load(&self, spec: &ModelSpec) -> Result<Arc<dyn ServedModel>, fulmen_server::LoadError> {
         let started = std::time::Instant::now();
@@ -124,7 +139,8 @@ impl ModelLoader for Loader {
         let model = Loader::load(self, spec).map_err(failed)?;
         if !self.quiet {
             let (seconds, device) = (started.elapsed().as_secs_f64(), &model.info.device);
-            tell(&format!("loaded {} on {device} in {seconds:.1} s, context {}", spec.name, model.context));
+            let (name, context, pages) = (&spec.name, model.context, pages(&model.engine.stats()));
+            tell(&format!("loaded {name} on {device} in {seconds:.1} s, context {context}{pages}"));
         }
         Ok(Arc::new(model))
     }

@@ -37,7 +37,7 @@ mod text;
 mod transfers;
 
 pub use device::ModelDevice;
-pub use options::EngineOptions;
+pub use options::{EngineOptions, SequenceCache};
 pub use sampling::ModelSampling;
 pub use text::{TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
 

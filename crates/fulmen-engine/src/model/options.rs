@@ -109,6 +109,17 @@ const KEPT_STATES: (u64, u64) = (4, 64);
 /// Bytes for KV pages of a device that does not say how many are free.
 const UNKNOWN_MEMORY: u64 = 2 << 30;
 
+/// The KV pages of one sequence that has the whole context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceCache {
+    /// Their bytes.
+    pub bytes: u64,
+    /// Pages of layers that see everything.
+    pub pages: u32,
+    /// Pages of layers with a window, and the window, if they have pages of their own.
+    pub window: Option<(u32, u32)>,
+}
+
 impl EngineOptions {
     /// The upper limit for `context` 0. A longer context costs little, but kernels are launched for the
     /// longest sequence that there can be.
@@ -170,6 +181,17 @@ impl EngineOptions {
             batch_invariant: self.batch_invariant,
             ..SchedulerConfig::new(config.vocabulary, context, pages)
         })
+    }
+
+    /// What one sequence of the whole context takes at most, on all devices together, with prefill chunks of
+    /// up to `preferred` rows unless [`max_rows`](EngineOptions::max_rows) says otherwise.
+    pub fn sequence_cache(&self, config: &Config, preferred: u32) -> Result<SequenceCache, ModelError> {
+        let context = self.resolved_context(config)?;
+        let groups = self.page_groups(config, context, self.rows(preferred).0);
+        let pools = StagePools::new(config, self.cache, Stage::whole(config.layers), &groups)?;
+        let pages = groups.pages(pages_of(context));
+        let window = groups.window.map(|positions| (pages.window, positions));
+        Ok(SequenceCache { bytes: pools.bytes(pages, 0), pages: pages.full, window })
     }
 
     fn page_groups(&self, config: &Config, context: u32, max_rows: u32) -> PageGroups {

@@ -34,6 +34,8 @@ pub struct Stats {
     pub cached_pages: usize,
     /// Recurrent states in the prefix cache.
     pub cached_states: usize,
+    /// Pages of layers with a window in the prefix cache, beside `cached_pages`.
+    pub cached_window_pages: usize,
     /// Counters of the prefix cache.
     pub prefix_cache: CacheCounters,
     /// Requests that were taken into the queue.
@@ -67,6 +69,11 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// The pages of layers with a sliding window, if they have pages of their own.
+    pub fn window_group(&self) -> Option<GroupStats> {
+        self.groups.iter().find(|group| matches!(group.kind, GroupKind::Window { .. })).copied()
+    }
+
     pub(super) fn count_step(&mut self, plan: &StepPlan) {
         self.steps += 1;
         self.decode_rows += u64::from(plan.decode_rows);
@@ -94,6 +101,7 @@ impl Scheduler {
             groups: self.memory.groups().map(group).collect(),
             cached_pages: self.memory.cache.as_ref().map_or(0, PrefixCache::pages),
             cached_states: self.memory.cache.as_ref().map_or(0, PrefixCache::states),
+            cached_window_pages: self.memory.cached_window_pages(),
             prefix_cache: self.memory.cache.as_ref().map_or_else(CacheCounters::default, |c| c.counters),
             ..self.stats.clone()
         }

@@ -37,6 +37,12 @@ impl KvMemory {
         self.cache.is_some() && self.groups().any(|group| self.has_window(group))
     }
 
+    /// Pages of windows in the prefix cache.
+    pub(super) fn cached_window_pages(&self) -> usize {
+        let cache = self.cache.iter();
+        cache.flat_map(|cache| self.groups().map(|group| cache.window_pages(group))).sum()
+    }
+
     /// What of a chain can be used that follows `first` pages of a sequence, of which it has what its window
     /// needs.
     pub(super) fn window_reach(&self, first: u32, nodes: &[NodeId]) -> WindowReach {
