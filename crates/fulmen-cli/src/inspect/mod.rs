@@ -96,8 +96,8 @@ struct Report<'a> {
     devices: Vec<&'a DeviceInfo>,
 }
 
-/// What a sequence of the whole context takes in an engine whose layers with a sliding window have KV pages of
-/// their own.
+/// What a sequence of the whole context takes in an engine, where layers with a sliding window have KV pages
+/// of their own.
 struct Served {
     f16: SequenceCache,
     q8_0: Option<SequenceCache>,

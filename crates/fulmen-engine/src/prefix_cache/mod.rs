@@ -109,6 +109,7 @@ pub struct PrefixCache {
     windows: BTreeSet<(u64, NodeId, usize)>,
     /// The groups from this one on have windows.
     first_window: usize,
+    window_bonus: u64,
     /// Nodes that nobody uses.
     unused: usize,
     clock: u64,
@@ -143,6 +144,7 @@ impl PrefixCache {
             states: BTreeSet::new(),
             windows: BTreeSet::new(),
             first_window: usize::MAX,
+            window_bonus: 0,
             unused: 0,
             clock: 0,
             counters: CacheCounters::default(),

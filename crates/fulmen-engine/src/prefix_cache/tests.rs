@@ -185,8 +185,8 @@ fn states_are_evicted_one_by_one_or_with_their_page() {
 
 #[test]
 fn pages_of_windows_are_evicted_alone_and_come_back() {
-    let mut cache = cache().with_windows_from(1);
-    let mut add = |cache: &mut PrefixCache, parent, tokens, page: u32| {
+    let mut cache = cache().with_windows_from(1, 0);
+    let add = |cache: &mut PrefixCache, parent, tokens, page: u32| {
         let pages = [Some(PageId(page)), Some(PageId(page + 100))];
         match cache.insert(&tenant("t"), parent, tokens, &pages, Writer::Prefill) {
             Some(Inserted::New(node)) => node,
@@ -211,4 +211,20 @@ fn pages_of_windows_are_evicted_alone_and_come_back() {
     assert_eq!(cache.remove(c).pages[..], [Some(PageId(12)), None]);
     assert_eq!(cache.remove(ab).pages[..], [Some(PageId(11)), Some(PageId(7))]);
     assert_eq!((cache.window_pages(1), cache.evict_window(1, |_| true)), (1, Some(PageId(110))));
+}
+
+#[test]
+fn pages_of_windows_that_were_used_stay_longer() {
+    for (bonus, first) in [(0, 110), (100, 111)] {
+        let mut cache = cache().with_windows_from(1, bonus);
+        for (tokens, page) in [(A, 10), (B, 11), (C, 12)] {
+            let pages = [Some(PageId(page)), Some(PageId(page + 100))];
+            let added = cache.insert(&tenant("t"), None, tokens, &pages, Writer::Prefill);
+            let Some(Inserted::New(node)) = added else { panic!("{added:?}") };
+            if page == 10 {
+                cache.use_windows(node);
+            }
+        }
+        assert_eq!(cache.evict_window(1, |_| true), Some(PageId(first)), "{bonus}");
+    }
 }

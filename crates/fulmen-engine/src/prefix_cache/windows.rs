@@ -2,15 +2,17 @@
 //!
 //! A prompt that continues behind a page needs the pages of a window only as far back as the window reaches,
 //! so the cache keeps them as long as there is room: they are evicted one by one, the least recently used
-//! first, or with their node.
+//! first, or with their node. Those that a prompt has continued behind, or that a sequence has ended with,
+//! stay longer than those in the middle of a prompt.
 
 use super::{NodeId, PrefixCache};
 use crate::pages::PageId;
 
 impl PrefixCache {
-    /// The groups from `first` on have windows.
-    pub fn with_windows_from(mut self, first: usize) -> PrefixCache {
-        self.first_window = first;
+    /// The groups from `first` on have windows. Pages that were used after they were added are evicted as if
+    /// they had been used `bonus` uses of the cache later.
+    pub fn with_windows_from(mut self, first: usize, bonus: u64) -> PrefixCache {
+        (self.first_window, self.window_bonus) = (first, bonus);
         self
     }
 
@@ -21,19 +23,29 @@ impl PrefixCache {
             return false;
         };
         *place = Some(page);
-        self.use_windows(node);
+        self.clock += 1;
+        self.set_windows_used(node, self.clock);
         true
     }
 
     /// Notes that the pages of windows of a node are used.
     pub fn use_windows(&mut self, node: NodeId) {
         self.clock += 1;
-        let (clock, used) = (self.clock, self.nodes[node].windows_used);
+        self.set_windows_used(node, self.clock + self.window_bonus);
+    }
+
+    fn set_windows_used(&mut self, node: NodeId, at: u64) {
+        let used = self.nodes[node].windows_used;
         for group in self.window_groups(node) {
             self.windows.remove(&(used, node, group));
-            self.windows.insert((clock, node, group));
+            self.windows.insert((at, node, group));
         }
-        self.nodes[node].windows_used = clock;
+        self.nodes[node].windows_used = at;
+    }
+
+    /// Pages of windows in the cache.
+    pub fn windows(&self) -> usize {
+        self.windows.len()
     }
 
     /// Removes the least recently used page of a group that `wanted` accepts; the cache's reference passes to

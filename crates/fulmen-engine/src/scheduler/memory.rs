@@ -27,9 +27,12 @@ impl KvMemory {
         let attention = allocator.reusable().filter(|_| config.prefix_cache);
         let is_window = |group: &usize| matches!(allocator.kind(*group), GroupKind::Window { .. });
         let first_window = (0..allocator.groups()).find(is_window).unwrap_or(usize::MAX);
+        // About twice as long as it takes to fill the pool once more: a page that is added is also acquired
+        // and released.
+        let bonus = config.groups.get(first_window).map_or(0, |group| 8 * u64::from(group.pages));
         let cache = attention.map(|_| {
             PrefixCache::new(config.page_size, &config.namespace, config.batch_invariant)
-                .with_windows_from(first_window)
+                .with_windows_from(first_window, bonus)
         });
         let states = attention.filter(|&attention| attention < allocator.groups());
         if states.is_some() {

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use super::memory::KvMemory;
 use super::sharing::{PartialSource, PrefixHit};
 use crate::pages::{GroupKind, PageEntry, PageId, SequencePages};
-use crate::prefix_cache::NodeId;
+use crate::prefix_cache::{NodeId, PrefixCache};
 
 /// How far a chain of cached pages can be used.
 pub(super) struct WindowReach {
@@ -39,8 +39,24 @@ impl KvMemory {
 
     /// Pages of windows in the prefix cache.
     pub(super) fn cached_window_pages(&self) -> usize {
-        let cache = self.cache.iter();
-        cache.flat_map(|cache| self.groups().map(|group| cache.window_pages(group))).sum()
+        self.cache.as_ref().map_or(0, PrefixCache::windows)
+    }
+
+    /// Notes that a sequence has ended at a position, with these pages and the partial page `last`: its next
+    /// turn needs those that the next row sees.
+    pub(super) fn use_last_windows(
+        &mut self,
+        pages: &SequencePages,
+        position: u32,
+        last: Option<(u32, NodeId)>,
+    ) {
+        let windows = self.groups().filter(|&group| self.has_window(group));
+        let first = windows.map(|group| self.allocator.first_seen(group, position)).min();
+        let Some(first) = first else { return };
+        let Some(cache) = &mut self.cache else { return };
+        let full = pages.list(0).iter().filter(|&(index, _)| index >= first);
+        let nodes = full.filter_map(|(_, entry)| entry.node).chain(last.map(|(_, node)| node));
+        nodes.for_each(|node| cache.use_windows(node));
     }
 
     /// What of a chain can be used that follows `first` pages of a sequence, of which it has what its window

@@ -332,14 +332,7 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result
 
     let Begin { mut x, embedding, tokens, history } = begin(recorder, spec, stage, positions, sequences)?;
     let variant = &config.variant;
-    let table = recorder.builder.page_table(names::PAGES, spec.sequences, spec.sequence_pages())?;
-    let window_table = match spec.window_pages {
-        0 => None,
-        _ => {
-            let pages = spec.sequence_pages();
-            Some(recorder.builder.page_table(names::WINDOW_PAGES, spec.sequences, pages)?)
-        }
-    };
+    let tables = Tables::new(recorder, spec)?;
     let rows = match spec.step {
         Step::Prefill { .. } => AttentionRows::Prefill,
         Step::Decode { .. } | Step::Mixed { chunks: 0, .. } => AttentionRows::Decode,
@@ -348,10 +341,8 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result
     let embedded = tokens.map(|tokens| [tokens, x]);
     let mut caches = HashMap::new();
     for number in stage.layers() {
-        let (dtype, heads) = (spec.cache, config.heads_of(number));
-        let own = window_table.filter(|_| variant.window_of(number).is_some());
-        let (table, n_pages) = own.map_or((table, spec.pages), |own| (own, spec.window_pages));
-        let cache = CacheSpec { dtype, n_pages, table, heads };
+        let (table, n_pages) = tables.of(config, number);
+        let cache = CacheSpec { dtype: spec.cache, n_pages, table, heads: config.heads_of(number) };
         let cache = match (config.is_recurrent(number), config.cache_layer(number)) {
             (true, _) => None,
             (false, own) if own == number => Some(recorder.builder.kv_cache(&names::cache(number), cache)?),
@@ -424,6 +415,35 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result
         recorder.builder.output(names::LOG_PROB_TOKENS, tokens)?;
     }
     Ok(())
+}
+
+/// The page tables and the pages of their pools.
+struct Tables {
+    all: (Tensor, u32),
+    /// Those of the layers with a window, if they have pages of their own.
+    window: Option<(Tensor, u32)>,
+}
+
+impl Tables {
+    fn new(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<Tables, ModelError> {
+        let mut table = |name: &str, pages: u32| {
+            recorder
+                .builder
+                .page_table(name, spec.sequences, spec.sequence_pages())
+                .map(|table| (table, pages))
+        };
+        let all = table(names::PAGES, spec.pages)?;
+        let window = match spec.window_pages {
+            0 => None,
+            pages => Some(table(names::WINDOW_PAGES, pages)?),
+        };
+        Ok(Tables { all, window })
+    }
+
+    /// Those of a layer.
+    fn of(&self, config: &Config, layer: u32) -> (Tensor, u32) {
+        self.window.filter(|_| config.variant.window_of(layer).is_some()).unwrap_or(self.all)
+    }
 }
 
 /// What the layers of a stage begin with.
