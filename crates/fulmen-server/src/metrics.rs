@@ -158,12 +158,18 @@ fn engines(registry: &Registry, out: &mut String) {
         ("fulmen_engine_window_pages", "gauge", "KV pages of layers with a sliding window, if apart.", |s| {
             s.window_group().map_or(0, |group| u64::from(group.pages))
         }),
-        ("fulmen_engine_free_window_pages", "gauge", "Those that nothing refers to.", |s| {
-            s.window_group().map_or(0, |group| u64::from(group.free))
-        }),
-        ("fulmen_engine_cached_window_pages", "gauge", "Those in the prefix cache.", |s| {
-            s.cached_window_pages as u64
-        }),
+        (
+            "fulmen_engine_free_window_pages",
+            "gauge",
+            "KV pages of layers with a sliding window that nothing refers to.",
+            |s| s.window_group().map_or(0, |group| u64::from(group.free)),
+        ),
+        (
+            "fulmen_engine_cached_window_pages",
+            "gauge",
+            "KV pages of layers with a sliding window in the prefix cache.",
+            |s| s.cached_window_pages as u64,
+        ),
         ("fulmen_engine_cached_states", "gauge", "Recurrent states in the prefix cache.", |s| {
             s.cached_states as u64
         }),

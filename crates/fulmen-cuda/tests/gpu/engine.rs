@@ -75,7 +75,8 @@ fn layers_with_windows_have_pages_of_their_own() {
     }
     for preset in ["tiny-gemma3", "tiny-gpt-oss"] {
         let model = window_model(preset, "f16", Box::new(gpu.dispatcher()));
-        let storm = Storm { requests: 100, max_tokens: 40, sampled: false, options: options.clone(), seed: 8 };
+        let storm =
+            Storm { requests: 100, max_tokens: 40, sampled: false, options: options.clone(), seed: 8 };
         let stats = storm.near(&model, &Reference::windows(preset, "f16"));
         assert!(stats.prefix_cache.hits > 5, "{preset}: {stats:?}");
     }

@@ -51,7 +51,7 @@ fn window_layers(preset: &str) -> usize {
 }
 
 /// A model of a preset, but with so many layers, with random weights.
-fn preset_model(shape: (&str, usize), recipe: &str, device: Device) -> Model {
+pub(crate) fn preset_model(shape: (&str, usize), recipe: &str, device: Device) -> Model {
     Model::from_source(Arc::new(preset_file(shape, recipe)), device, LoadOptions::default()).unwrap()
 }
 

@@ -6,7 +6,9 @@ use fulmen_engine::pages::GroupKind;
 use fulmen_engine::{Device, EngineOptions, Event, Model, Progress, Request};
 use fulmen_wgpu::WgpuDispatcher;
 
-use crate::scenario::{Reference, Storm, driver, small_model, window_hits_change_nothing, window_model};
+use crate::scenario::{
+    Reference, Storm, driver, preset_model, small_model, window_hits_change_nothing, window_model,
+};
 
 const PRESETS: [(&str, &str); 2] = [("tiny-gemma3", "q8_0"), ("tiny-gpt-oss", "mxfp4_moe")];
 
@@ -49,6 +51,19 @@ fn a_storm_gives_equal_bits_with_pages_of_windows() {
             assert!(stats.prefix_cache.window_evictions > 0, "{preset}: {stats:?}");
             assert_eq!((stats.swapped_out > 0, stats.dropped > 0), (host_memory > 0, host_memory == 0));
         }
+    }
+}
+
+/// Two layers of Gemma 3 both have a window, so full attention has no layer. The layers of Gemma 4 share KV
+/// caches, and those with a window have heads of another size.
+#[test]
+fn models_of_windows_alone_and_with_shared_caches_give_equal_bits() {
+    for (preset, layers) in [("tiny-gemma3", 2), ("tiny-gemma4", 9)] {
+        let model = preset_model((preset, layers), "q8_0", cpu());
+        let options = EngineOptions { batch_invariant: true, ..few_pages() };
+        let storm = Storm { requests: 40, max_tokens: 40, sampled: true, options, seed: 3 };
+        let stats = storm.equal_bits(&model);
+        assert!(stats.window_group().is_some() && stats.prefix_cache.hits > 5, "{preset}: {stats:?}");
     }
 }
 
