@@ -55,7 +55,7 @@ pub(crate) fn preset_model(shape: (&str, usize), recipe: &str, device: Device) -
     Model::from_source(Arc::new(preset_file(shape, recipe)), device, LoadOptions::default()).unwrap()
 }
 
-fn preset_file((preset, layers): (&str, usize), recipe: &str) -> GgufFile {
+pub(crate) fn preset_file((preset, layers): (&str, usize), recipe: &str) -> GgufFile {
     let shape = ModelShape { layers, ..ModelShape::preset(preset).unwrap() };
     Synth::new(shape, recipe.parse().unwrap(), 5).file().unwrap()
 }

@@ -1,13 +1,16 @@
 //! Layers with a sliding window, which have KV pages of their own.
 
+use std::sync::Arc;
+
 use fulmen_core::DType;
 use fulmen_cpu::CpuDispatcher;
 use fulmen_engine::pages::GroupKind;
-use fulmen_engine::{Device, EngineOptions, Event, Model, Progress, Request};
+use fulmen_engine::{Device, EngineOptions, Event, LoadOptions, Model, Progress, Request};
 use fulmen_wgpu::WgpuDispatcher;
 
 use crate::scenario::{
-    Reference, Storm, driver, preset_model, small_model, window_hits_change_nothing, window_model,
+    Reference, Storm, driver, preset_file, preset_model, small_model, window_hits_change_nothing,
+    window_model,
 };
 
 const PRESETS: [(&str, &str); 2] = [("tiny-gemma3", "q8_0"), ("tiny-gpt-oss", "mxfp4_moe")];
@@ -65,6 +68,17 @@ fn models_of_windows_alone_and_with_shared_caches_give_equal_bits() {
         let stats = storm.equal_bits(&model);
         assert!(stats.window_group().is_some() && stats.prefix_cache.hits > 5, "{preset}: {stats:?}");
     }
+}
+
+/// The first device has layers with a window alone, the last one of each group.
+#[test]
+fn a_storm_on_two_devices_swaps_the_pages_of_both_groups() {
+    let file = Arc::new(preset_file(("tiny-gemma3", 7), "q8_0"));
+    let model = Model::from_source_split(file, vec![(cpu(), 3), (cpu(), 4)], LoadOptions::default()).unwrap();
+    let options = EngineOptions { batch_invariant: true, host_memory: 64 << 20, ..few_pages() };
+    let storm = Storm { requests: 30, max_tokens: 30, sampled: true, options, seed: 4 };
+    let stats = storm.equal_bits(&model);
+    assert!(stats.swapped_out > 0 && stats.window_group().is_some(), "{stats:?}");
 }
 
 #[test]
