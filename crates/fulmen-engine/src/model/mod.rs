@@ -11,6 +11,8 @@
 //!   draws. So a step needs no token from the host, and the next one can be launched before this one is read.
 //! - **Inactive rows** belong to a slot of their own behind the others, which has one page: they compute
 //!   something that nobody reads.
+//! - **Layers with a sliding window** have a page table and pools of their own, if the context is longer than
+//!   the window.
 //! - **Programs** are made when a bucket is first used, or before by an idle engine, share one arena, and are
 //!   captured where the device can. What describes the rows is one block of memory, written by one upload.
 //! - **Several devices** run the rows of a step one after the other, each its own layers, with KV pages of
