@@ -251,6 +251,11 @@ fn an_engine_is_timed_for_every_concurrency() {
         }
         assert!(number(test, "pages_used") >= 1.0 && number(test, "extra_prompts") >= 1.0, "{test}");
     }
+    let args = ["engine", "--shape", "tiny-gemma3", "--layers", "2", "-c", "2", "--input", "300"];
+    let report = self::report(&[&args[..], &["--output", "12", "--device", "cpu", "--json"]].concat());
+    let test = &report["tests"][0];
+    assert!(number(test, "window_pages") >= number(test, "window_pages_used"), "{test}");
+    assert!(number(test, "window_pages_used") >= 1.0, "{test}");
     let (stdout, stderr, code) =
         bench(&["engine", "--device", "cpu", "-c", "2", "--output", "3", "--no-bound"]);
     assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");

@@ -10,9 +10,13 @@ use serde_json::Value;
 
 /// A small model with four layers in a new folder.
 fn model(types: &str) -> (tempfile::TempDir, String) {
+    model_of("tiny-qwen3", types)
+}
+
+fn model_of(shape: &str, types: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf").display().to_string();
-    let (stdout, stderr, code) = output(&mut fulmen(&["synth", "tiny-qwen3", &path, "--type", types]));
+    let (stdout, stderr, code) = output(&mut fulmen(&["synth", shape, &path, "--type", types]));
     assert_eq!((stderr.as_str(), code), ("", Some(0)));
     assert_eq!(stdout, format!("wrote {path}\n"));
     (folder, path)
@@ -88,6 +92,26 @@ fn the_json_has_numbers() {
     let cpu = devices.iter().find(|device| device["device"] == "cpu").unwrap();
     assert_eq!((&cpu["fits_f16"], &cpu["runs_graphs"]), (&true.into(), &true.into()));
     assert_eq!(cpu["longest_context_f16"], 2048);
+}
+
+/// Six of seven layers have a window of 40 positions: with a chunk of 512 rows, six pages instead of 16.
+#[test]
+fn layers_with_a_window_take_less_in_an_engine() {
+    let (_folder, path) = model_of("tiny-gemma3", "q8_0");
+    let (stdout, stderr, code) = output(&mut fulmen(&["inspect", &path, "--context", "2048"]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let told = "in an engine (fulmen serve), layers with the window of 40 tokens keep 6 of 16 KV pages\n";
+    assert!(stdout.contains(told) && stdout.contains("\nKV cache in an engine "), "{stdout}");
+    let json = |path: &str, context: &str| -> Value {
+        let (stdout, ..) = output(&mut fulmen(&["inspect", path, "--context", context, "--json"]));
+        serde_json::from_str(&stdout).unwrap()
+    };
+    let page = 128 * 2 * 2 * 64 * 2;
+    assert_eq!(json(&path, "2048")["memory"]["kv_f16"], 7 * 16 * page);
+    assert_eq!(json(&path, "2048")["memory"]["kv_engine_f16"], (16 + 6 * 6) * page);
+    assert_eq!(json(&path, "256")["memory"]["kv_engine_f16"], Value::Null);
+    let (_folder, plain) = model("q8_0");
+    assert_eq!(json(&plain, "2048")["memory"]["kv_engine_q8_0"], Value::Null);
 }
 
 #[test]

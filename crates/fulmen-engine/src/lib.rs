@@ -44,7 +44,8 @@ pub use generation::{
     LoadOptions, LoadProgress, Model, Perplexity, PerplexityOptions, Pooling, Sampling, Session,
     SessionOptions, fingerprint, fit_experts, fit_layers, limit_memory,
 };
-pub use model::{EngineOptions, ModelSampling, TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
+pub use model::{EngineOptions, ModelSampling, SequenceCache};
+pub use model::{TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
 pub use ranks::{
     Brings, Collectives, CollectivesInUse, JoinError, Met, Nodes, RankGroup, RendezvousError, TensorParallel,
 };

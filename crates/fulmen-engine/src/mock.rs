@@ -235,8 +235,7 @@ impl MockDevice {
             self.slots[setup.slot as usize] = Slot { seed, last: None };
         }
         for edit in &plan.prologue.table {
-            self.groups[edit.group as usize].tables[edit.slot as usize][edit.index as usize] =
-                Some(edit.page);
+            self.groups[edit.group as usize].tables[edit.slot as usize][edit.index as usize] = edit.page;
         }
     }
 

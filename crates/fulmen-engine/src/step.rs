@@ -142,8 +142,8 @@ pub struct TableEdit {
     pub slot: u32,
     /// The page of the sequence: position / page size, or 0 for a recurrent state.
     pub index: u32,
-    /// The page of the pool.
-    pub page: PageId,
+    /// The page of the pool; `None` if the sequence no longer has the page, which is behind the window.
+    pub page: Option<PageId>,
 }
 
 /// A slot gets a sequence, new or resumed.

@@ -145,7 +145,7 @@ impl Metrics {
 /// The figures of the engines, by model.
 fn engines(registry: &Registry, out: &mut String) {
     type Figure = (&'static str, &'static str, &'static str, fn(&Stats) -> u64);
-    let figures: [Figure; 12] = [
+    let figures: [Figure; 15] = [
         ("fulmen_engine_waiting", "gauge", "Requests in the queue.", |s| s.waiting as u64),
         ("fulmen_engine_running", "gauge", "Sequences in slots.", |s| s.running as u64),
         ("fulmen_engine_pages", "gauge", "KV pages.", |s| {
@@ -155,6 +155,21 @@ fn engines(registry: &Registry, out: &mut String) {
             s.groups.first().map_or(0, |group| u64::from(group.free))
         }),
         ("fulmen_engine_cached_pages", "gauge", "KV pages in the prefix cache.", |s| s.cached_pages as u64),
+        ("fulmen_engine_window_pages", "gauge", "KV pages of layers with a sliding window, if apart.", |s| {
+            s.window_group().map_or(0, |group| u64::from(group.pages))
+        }),
+        (
+            "fulmen_engine_free_window_pages",
+            "gauge",
+            "KV pages of layers with a sliding window that nothing refers to.",
+            |s| s.window_group().map_or(0, |group| u64::from(group.free)),
+        ),
+        (
+            "fulmen_engine_cached_window_pages",
+            "gauge",
+            "KV pages of layers with a sliding window in the prefix cache.",
+            |s| s.cached_window_pages as u64,
+        ),
         ("fulmen_engine_cached_states", "gauge", "Recurrent states in the prefix cache.", |s| {
             s.cached_states as u64
         }),

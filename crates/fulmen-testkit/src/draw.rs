@@ -38,6 +38,9 @@ pub enum Draw {
         pool: u32,
         /// How many pages each sequence has; the other entries are `NO_PAGE`.
         assigned: Vec<u32>,
+        /// How many of the first ones each sequence has given back, because they are behind its window: their
+        /// entries are `NO_PAGE`, too. Empty for none.
+        behind: Vec<u32>,
         /// How many first pages of sequence 0 the other sequences have as well.
         shared: u32,
     },
@@ -52,7 +55,7 @@ impl Draw {
     /// As many random pages for each sequence as the table has room for.
     fn all_pages(cache: &CacheRef) -> Draw {
         let assigned = vec![cache.seq_pages; cache.n_seqs as usize];
-        Draw::Pages { pool: cache.n_pages, assigned, shared: 0 }
+        Draw::Pages { pool: cache.n_pages, assigned, behind: Vec::new(), shared: 0 }
     }
 
     /// Gains around 1.
@@ -156,8 +159,11 @@ impl Pools {
             }
             Draw::Ints(values) => Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect()),
             Draw::States(states) => Ok(bytemuck::cast_slice(states).to_vec()),
-            Draw::Pages { pool, assigned, shared } => {
-                let pages = page_table(random, *pool, assigned, *shared, tensor.width);
+            Draw::Pages { pool, assigned, behind, shared } => {
+                let mut pages = page_table(random, *pool, assigned, *shared, tensor.width);
+                for (line, &behind) in pages.chunks_mut(tensor.width as usize).zip(behind) {
+                    line[..behind as usize].fill(NO_PAGE);
+                }
                 Ok(bytemuck::cast_slice(&pages).to_vec())
             }
         }

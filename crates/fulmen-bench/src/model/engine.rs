@@ -97,6 +97,10 @@ pub struct EngineTimes {
     pub pages: u32,
     /// The most pages that were in use, with those that the prefix cache kept.
     pub pages_used: u32,
+    /// KV pages of layers with a sliding window, if they have pages of their own.
+    pub window_pages: Option<u32>,
+    /// The most of them that were in use.
+    pub window_pages_used: Option<u32>,
     /// Tokens of prompts that came from the prefix cache.
     pub cached_tokens: u64,
     /// Sequences that were preempted.
@@ -208,6 +212,7 @@ struct Seen {
     cached: u64,
     finished: u32,
     pages_used: u32,
+    window_pages_used: Option<u32>,
     end: Duration,
 }
 
@@ -279,6 +284,8 @@ impl<'a> Load<'a> {
             extra_first_token_ms: Latency::of(&seen.extra),
             pages: after.groups.first().map_or(0, |group| group.pages),
             pages_used: seen.pages_used,
+            window_pages: after.window_group().map(|group| group.pages),
+            window_pages_used: seen.window_pages_used,
             cached_tokens: seen.cached,
             preemptions: preempted(after) - preempted(before),
             steps,
@@ -356,6 +363,10 @@ impl<'a> Load<'a> {
         let stats = self.driver.scheduler().stats();
         if let Some(group) = stats.groups.first() {
             seen.pages_used = seen.pages_used.max(group.pages - group.free);
+        }
+        if let Some(group) = stats.window_group() {
+            let used = group.pages - group.free;
+            seen.window_pages_used = seen.window_pages_used.max(Some(used));
         }
         for (id, event) in self.driver.take_events() {
             let Some(client) = self.clients.get_mut(&id) else { continue };

@@ -203,9 +203,19 @@ pub(super) fn run(args: &Args) -> Result<(), BenchCommandError> {
 const BOUND: &str = "\
 TTFT, ITL: time to first token and inter-token latency in ms (p50 / p95 / p99)
 of bound: % of the speed of the prompts at the rate of a prefill alone, then decode steps alone
+pages: the most KV pages in use; behind a plus those of layers with a sliding window, if they have their own
 programs: how many steps waited for a program of their size to be made
 inactive: what inactive rows add to a decode step, of the bucket with most of them (limit: 5 %)
 ";
+
+/// The most pages in use; in a second group those of layers with a window.
+fn pages(test: &EngineTimes) -> String {
+    let all = format!("{} of {}", test.pages_used, test.pages);
+    match test.window_pages_used.zip(test.window_pages) {
+        Some((used, window)) => format!("{all} + {used} of {window}"),
+        None => all,
+    }
+}
 
 fn table(tests: &[EngineTimes]) -> String {
     let row = |test: &EngineTimes| {
@@ -217,7 +227,7 @@ fn table(tests: &[EngineTimes]) -> String {
             latency(test.time_to_first_token_ms),
             latency(test.inter_token_ms),
             format!("{:.1}", test.rows_per_step),
-            format!("{} of {}", test.pages_used, test.pages),
+            pages(test),
             test.preemptions.to_string(),
             test.programs_made.to_string(),
             test.share_of_bound.map_or(String::new(), percent),

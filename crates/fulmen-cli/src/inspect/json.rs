@@ -30,6 +30,8 @@ pub(super) fn render(report: &Report) -> String {
             "weights": memory.weights,
             "kv_f16": memory.kv_f16,
             "kv_q8_0": memory.kv_q8_0,
+            "kv_engine_f16": report.served.as_ref().map(|served| served.f16.bytes),
+            "kv_engine_q8_0": report.served.as_ref().and_then(|served| served.q8_0).map(|cache| cache.bytes),
             "states": memory.states,
             "activations": memory.activations,
             "total_f16": memory.with_f16(),

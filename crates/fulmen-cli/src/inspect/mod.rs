@@ -7,10 +7,13 @@ mod text;
 
 use std::{io, path::PathBuf, sync::Arc};
 
+use fulmen_core::DType;
 use fulmen_core::device::{BackendReport, DeviceInfo};
+use fulmen_engine::{EngineOptions, SequenceCache};
+use fulmen_model::arch::Config;
 use fulmen_model::gguf::MetadataError;
 use fulmen_model::source::{self, ModelSource, SourceError};
-use fulmen_model::summary::{Memory, Summary};
+use fulmen_model::summary::{Memory, PREFILL_ROWS, Summary};
 use fulmen_model::tokenizer::{Tokenizer, TokenizerError};
 
 use crate::error::CommandError;
@@ -84,6 +87,9 @@ struct Report<'a> {
     summary: Summary,
     context: u64,
     memory: Option<Memory>,
+    /// The KV pages of a sequence in an engine, in F16 and in Q8_0, if layers with a sliding window take less
+    /// there.
+    served: Option<Served>,
     /// What each rank needs, for the numbers of ranks that the model can be divided by.
     ranks: Vec<ranks::RankNeeds>,
     /// What is on each side of a mixture whose experts are on the CPU.
@@ -91,6 +97,25 @@ struct Report<'a> {
     /// `None` if there is none.
     tokenizer: Result<Option<Tokenizer>, TokenizerError>,
     devices: Vec<&'a DeviceInfo>,
+}
+
+/// What a sequence of the whole context takes in an engine, where layers with a sliding window have KV pages
+/// of their own.
+struct Served {
+    f16: SequenceCache,
+    q8_0: Option<SequenceCache>,
+}
+
+/// `None` where no layer takes less, or if the model cannot run.
+fn served(source: &dyn ModelSource, context: u64) -> Option<Served> {
+    let (config, context) = (Config::read(source).ok()?, u32::try_from(context).ok()?);
+    let cache = |cache| {
+        let options = EngineOptions { context, cache, max_sequences: 1, ..EngineOptions::default() };
+        options.sequence_cache(&config, PREFILL_ROWS as u32).ok()
+    };
+    let f16 = cache(DType::F16)?;
+    f16.window.filter(|&(pages, _)| pages < f16.pages)?;
+    Some(Served { f16, q8_0: cache(DType::Q8_0) })
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), InspectError> {
@@ -109,6 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<(), InspectError> {
         source: &*source,
         ranks: ranks::possible(&source, memory.as_ref()),
         experts: experts::needs(&source, memory.as_ref()),
+        served: served(&*source, context),
         memory,
         tokenizer: Tokenizer::from_source(&*source),
         summary,

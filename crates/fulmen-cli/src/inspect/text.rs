@@ -5,6 +5,7 @@ use std::fmt::Write;
 use anstyle::{AnsiColor, Style};
 use fulmen_core::DType;
 use fulmen_core::device::{DeviceInfo, format_bytes};
+use fulmen_engine::SequenceCache;
 use fulmen_model::summary::Memory;
 
 use super::{Report, room};
@@ -147,7 +148,20 @@ fn push_memory(out: &mut String, report: &Report, memory: &Memory) {
     if memory.states > 0 {
         rows.insert(2, line("recurrent states", same(memory.states)));
     }
+    if let Some(served) = &report.served {
+        let bytes = served.q8_0.map(|cache| cache.bytes);
+        rows.insert(2, line("KV cache in an engine", [format_bytes(served.f16.bytes), q8_0(bytes)]));
+    }
     *out += &columns(&[&title, "F16 KV cache", "Q8_0 KV cache"], &rows);
+    if let Some((SequenceCache { pages, .. }, (kept, window))) =
+        report.served.as_ref().and_then(|served| Some((served.f16, served.f16.window?)))
+    {
+        let window = tokens(window.into());
+        let _ = writeln!(
+            out,
+            "in an engine (fulmen serve), layers with the window of {window} keep {kept} of {pages} KV pages"
+        );
+    }
     *out += "\n";
     let rows: Vec<Vec<String>> =
         report.devices.iter().map(|device| device_row(report, memory, device)).collect();

@@ -8,7 +8,8 @@ use fulmen_bench::memory_bandwidth::{self, DeviceState, bytes_per_position};
 use fulmen_bench::model::LoadedModel;
 use fulmen_core::device::DeviceSelector;
 use fulmen_core::{BackendError, ExecError};
-use fulmen_engine::{EngineError, EngineOptions, LoadOptions, Nodes, SessionOptions};
+use fulmen_engine::pages::{GroupKind, PAGE_SIZE};
+use fulmen_engine::{EngineError, EngineOptions, GroupStats, LoadOptions, Nodes, SessionOptions, Stats};
 use fulmen_model::ModelError;
 use fulmen_model::source::{self, ModelSource};
 use fulmen_server::{
@@ -19,7 +20,7 @@ use crate::model::builtin::builtin_model;
 use crate::model::find::{FindError, find};
 use crate::model::nodes::{NodeError, load_on_nodes};
 use crate::model::split::{Load, SplitError, SplitOptions, device_name_of};
-use crate::output::tell;
+use crate::output::{tell, thousands};
 use crate::select::{SelectError, hardware_threads, parse_device};
 
 /// Why a model was not loaded.
@@ -125,6 +126,20 @@ fn bound(loaded: &LoadedModel) -> Option<DecodeBound> {
     })
 }
 
+/// How many tokens the KV pages hold.
+fn pages(stats: &Stats) -> String {
+    let tokens = |group: &GroupStats| thousands(u64::from(group.pages) * u64::from(PAGE_SIZE));
+    let Some(all) = stats.groups.first().map(tokens) else { return String::new() };
+    match stats.window_group() {
+        Some(group) => {
+            let GroupKind::Window { positions } = group.kind else { return String::new() };
+            let (window, positions) = (tokens(&group), thousands(positions.into()));
+            format!(", KV pages for {all} tokens ({window} in layers with a window of {positions})")
+        }
+        None => format!(", KV pages for {all} tokens"),
+    }
+}
+
 impl Loader {
     /// Runs what node 0 tells this node, until it ends the model.
     pub(super) fn follow(&self, nodes: &Nodes, spec: &ModelSpec) -> Result<(), NodeError> {
@@ -146,7 +161,8 @@ impl ModelLoader for Loader {
         let model = Loader::load(self, spec).map_err(failed)?;
         if !self.quiet {
             let (seconds, device) = (started.elapsed().as_secs_f64(), &model.info.device);
-            tell(&format!("loaded {} on {device} in {seconds:.1} s, context {}", spec.name, model.context));
+            let (name, context, pages) = (&spec.name, model.context, pages(&model.engine.stats()));
+            tell(&format!("loaded {name} on {device} in {seconds:.1} s, context {context}{pages}"));
         }
         Ok(Arc::new(model))
     }

@@ -4,6 +4,7 @@ use fulmen_core::DType;
 use fulmen_engine::EngineOptions;
 
 use crate::engine_scenario::{Reference, Storm, hybrid_model, prefix_hits_change_nothing, small_model};
+use crate::engine_scenario::{window_hits_change_nothing, window_model};
 use crate::gpu;
 
 #[test]
@@ -48,6 +49,36 @@ fn a_storm_gives_equal_bits_in_batch_invariant_mode() {
         let stats = storm.equal_bits(&model);
         let preempted = stats.dropped > 0 && stats.cancelled > 0;
         assert!(preempted && stats.prefix_cache.hits > 5, "{recipe}, {cache}: {stats:?}");
+    }
+}
+
+/// Experts have no batch-invariant kernels here, so gpt-oss is compared with the reference.
+#[test]
+fn layers_with_windows_have_pages_of_their_own() {
+    let Some(gpu) = gpu() else { return };
+    let options = EngineOptions {
+        context: 512,
+        max_sequences: 8,
+        pages: 14,
+        window_pages: 10,
+        max_rows: 256,
+        ..EngineOptions::default()
+    };
+    for cache in [DType::F16, DType::Q8_0, DType::F32] {
+        let model = window_model("tiny-gemma3", "q8_0", Box::new(gpu.dispatcher()));
+        let options = EngineOptions { batch_invariant: true, cache, ..options.clone() };
+        let context = EngineOptions { context: 1024, pages: 0, window_pages: 0, ..options.clone() };
+        window_hits_change_nothing(&model, &context, 0.0);
+        let storm = Storm { requests: 200, max_tokens: 40, sampled: true, options, seed: 3 };
+        let stats = storm.equal_bits(&model);
+        assert!(stats.dropped > 0 && stats.prefix_cache.window_evictions > 0, "{cache}: {stats:?}");
+    }
+    for preset in ["tiny-gemma3", "tiny-gpt-oss"] {
+        let model = window_model(preset, "f16", Box::new(gpu.dispatcher()));
+        let storm =
+            Storm { requests: 100, max_tokens: 40, sampled: false, options: options.clone(), seed: 8 };
+        let stats = storm.near(&model, &Reference::windows(preset, "f16"));
+        assert!(stats.prefix_cache.hits > 5, "{preset}: {stats:?}");
     }
 }
 

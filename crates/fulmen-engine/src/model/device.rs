@@ -8,20 +8,21 @@ use fulmen_model::arch::Config;
 
 use super::logit_edits::RowEdits;
 use super::options::{EngineOptions, Slots, graph_spec};
+use super::page_groups::KvPages;
 use super::programs::{OutputNeeds, ProgramKey, ProgramModes, out_of_memory, warm_up_keys};
 use super::ranks::Follower;
 use super::reads::{LOG_PROBS_WIDTH, Reads};
 use super::row_arrays::row_arrays;
 use super::sampling::{KNOWN_TOKEN_BIAS, RowResults, SlotSampling, refused, sampled};
 use super::stage::{DeviceStage, DrawnToken, StageRun, StageSizes};
-use super::state_positions::StatePositions;
+use super::state_positions::{self, StatePositions};
 use crate::Model;
 use crate::driver::{StepDevice, Ticket};
 use crate::error::{DeviceLost, LaunchError};
 use crate::pages::{GroupConfig, GroupKind};
 use crate::ranks::Workers;
 use crate::scheduler::SchedulerConfig;
-use crate::step::{LogitsRow, NextToken, Row, StepOutput, StepPlan};
+use crate::step::{LogitsRow, NextToken, Row, StepOutput, StepPlan, TableEdit};
 
 /// A step whose results were not read.
 pub(super) struct Pending {
@@ -101,12 +102,14 @@ impl ModelDevice {
         config: &SchedulerConfig,
     ) -> Result<ModelDevice, ModelError> {
         let (slots, context, vocabulary) = (config.max_sequences, config.context, config.vocabulary);
-        let (group, states) = groups(model.config(), config)?;
+        let Groups { full, window, states } = groups(model.config(), config)?;
         let slots = Slots::new(slots);
-        let spec = graph_spec(options.cache, slots, context, [group.pages, states.pages]);
+        let pages = KvPages { full: full.pages, window: window.map_or(0, |group| group.pages) };
+        let spec = graph_spec(options.cache, slots, context, pages, states.map_or(0, |group| group.pages));
         let modes = ProgramModes { eager: options.eager, batch_invariant: config.batch_invariant };
         let (max_rows, max_outputs) = (config.max_rows(), config.max_outputs());
-        let host_pages = [group.host_pages, states.host_pages];
+        let host_pages =
+            [Some(full), window.or(states)].map(|group| group.map_or(0, |group| group.host_pages));
         let sizes = StageSizes { slots, context, vocabulary, max_rows, max_outputs, host_pages };
         let stages = 0..model.placement().stages().len();
         let mut device = ModelDevice {
@@ -118,7 +121,7 @@ impl ModelDevice {
             stages: stages.map(|stage| DeviceStage::new(model, stage, spec, sizes, modes)).collect(),
             sampling: vec![SlotSampling::default(); slots.sequences as usize],
             state_of_slot: vec![NO_STATE; slots.all() as usize],
-            states: model.config().delta_net.map(|_| StatePositions::new(slots.sequences, states)),
+            states: states.map(|states| StatePositions::new(slots.sequences, states)),
             pending: VecDeque::new(),
             launches: 0,
             launch_failed: false,
@@ -244,9 +247,10 @@ impl ModelDevice {
         for stage in &mut self.stages {
             stage.run_prologue(&model, &plan.prologue)?;
         }
-        for edit in plan.prologue.table.iter().filter(|edit| edit.group == 1) {
+        let of_states = |edit: &&TableEdit| self.states.is_some() && edit.group == state_positions::GROUP;
+        for edit in plan.prologue.table.iter().filter(of_states) {
             if let Some(state) = self.state_of_slot.get_mut(edit.slot as usize) {
-                *state = edit.page.0;
+                *state = edit.page.map_or(NO_STATE, |page| page.0);
             }
         }
         let reads = self.run(plan, key, edits)?;
@@ -371,18 +375,35 @@ impl ModelDevice {
     }
 }
 
+/// The groups of layers of a model.
+struct Groups {
+    full: GroupConfig,
+    /// Of layers with a window, if they have pages of their own.
+    window: Option<GroupConfig>,
+    states: Option<GroupConfig>,
+}
+
 /// The groups of KV pages and of recurrent states that a model needs.
-fn groups(model: &Config, config: &SchedulerConfig) -> Result<(GroupConfig, GroupConfig), ModelError> {
-    let none = GroupConfig { kind: GroupKind::Recurrent, pages: 0, host_pages: 0 };
+fn groups(model: &Config, config: &SchedulerConfig) -> Result<Groups, ModelError> {
     let kinds: Vec<GroupKind> = config.groups.iter().map(|group| group.kind).collect();
+    let size = model.variant.window.map(|window| window.size);
     let expected = match (&config.groups[..], &kinds[..], model.delta_net) {
-        (&[group], [GroupKind::Full], None) => return Ok((group, none)),
-        (&[group, states], [GroupKind::Full, GroupKind::Recurrent], Some(_)) => return Ok((group, states)),
-        (_, _, None) => "one of full attention",
-        (_, _, Some(_)) => "one of full attention and one of recurrent states",
+        (&[full], [GroupKind::Full], None) => return Ok(Groups { full, window: None, states: None }),
+        (&[full, window], &[GroupKind::Full, GroupKind::Window { positions }], None)
+            if size.is_some_and(|size| size <= positions) =>
+        {
+            return Ok(Groups { full, window: Some(window), states: None });
+        }
+        (&[full, states], [GroupKind::Full, GroupKind::Recurrent], Some(_)) => {
+            return Ok(Groups { full, window: None, states: Some(states) });
+        }
+        (_, _, None) => match size {
+            None => "one of full attention".to_owned(),
+            Some(size) => format!("one of full attention, and perhaps one of a window of {size} positions"),
+        },
+        (_, _, Some(_)) => "one of full attention and one of recurrent states".to_owned(),
     };
-    let (what, found) = ("the groups of layers", format!("{kinds:?}"));
-    Err(ModelError::Option { what, expected: expected.to_owned(), found })
+    Err(ModelError::Option { what: "the groups of layers", expected, found: format!("{kinds:?}") })
 }
 
 /// The tokens that a step has drawn, with their slots and positions.

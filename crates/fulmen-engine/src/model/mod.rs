@@ -11,6 +11,8 @@
 //!   draws. So a step needs no token from the host, and the next one can be launched before this one is read.
 //! - **Inactive rows** belong to a slot of their own behind the others, which has one page: they compute
 //!   something that nobody reads.
+//! - **Layers with a sliding window** have a page table and pools of their own, if the context is longer than
+//!   the window.
 //! - **Programs** are made when a bucket is first used, or before by an idle engine, share one arena, and are
 //!   captured where the device can. What describes the rows is one block of memory, written by one upload.
 //! - **Several devices** run the rows of a step one after the other, each its own layers, with KV pages of
@@ -26,6 +28,8 @@ mod limits;
 mod logit_edits;
 mod nodes;
 mod options;
+mod page_groups;
+mod page_table;
 mod programs;
 mod ranks;
 mod reads;
@@ -38,7 +42,7 @@ mod text;
 mod transfers;
 
 pub use device::ModelDevice;
-pub use options::EngineOptions;
+pub use options::{EngineOptions, SequenceCache};
 pub use sampling::ModelSampling;
 pub use text::{TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
 

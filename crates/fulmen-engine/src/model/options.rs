@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use fulmen_core::{DType, KvPool, PageLayout, Plan, pages_of};
+use fulmen_core::{DType, Plan, pages_of};
 use fulmen_model::ModelError;
 use fulmen_model::arch::{Config, GraphSpec, Stage, Step};
 use serde::{Deserialize, Serialize};
 
 use super::limits::{RankLimits, ranks_of};
 use super::logit_edits::EditBuffers;
+use super::page_groups::{KvPages, PageGroups, StagePools};
 use super::programs::Programs;
 use crate::Model;
 use crate::pages::{GroupConfig, GroupKind};
@@ -25,8 +26,12 @@ pub struct EngineOptions {
     /// Bytes for KV pages, on all devices together; 0 for what all sequences need, at most three quarters of
     /// the memory that is free on each device. At least one sequence of the whole context is always there.
     pub memory: u64,
-    /// KV pages of 128 positions; 0 to let `memory` decide.
+    /// KV pages of 128 positions; 0 to let `memory` decide. Layers with a sliding window that is shorter than
+    /// the context have pages of their own beside them, at most as many.
     pub pages: u32,
+    /// KV pages of layers with a sliding window that is shorter than the context; 0 for what goes with those
+    /// of the other layers.
+    pub window_pages: u32,
     /// Type of the KV cache: F16, Q8_0 or F32.
     #[serde(with = "crate::wire::dtype")]
     pub cache: DType,
@@ -65,6 +70,7 @@ impl Default for EngineOptions {
             max_sequences: 64,
             memory: 0,
             pages: 0,
+            window_pages: 0,
             cache: DType::F16,
             max_rows: 0,
             prefill_rows: 0,
@@ -106,6 +112,17 @@ const KEPT_STATES: (u64, u64) = (4, 64);
 /// Bytes for KV pages of a device that does not say how many are free.
 const UNKNOWN_MEMORY: u64 = 2 << 30;
 
+/// The KV pages of one sequence that has the whole context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceCache {
+    /// Their bytes.
+    pub bytes: u64,
+    /// Pages of layers that see everything.
+    pub pages: u32,
+    /// Pages of layers with a window, and the window, if they have pages of their own.
+    pub window: Option<(u32, u32)>,
+}
+
 impl EngineOptions {
     /// The upper limit for `context` 0. A longer context costs little, but kernels are launched for the
     /// longest sequence that there can be.
@@ -120,8 +137,9 @@ impl EngineOptions {
         let limits = self.limits_of_all_nodes(model)?;
         let kept = limits.kept_states;
         let (max_rows, prefill_rows) = self.rows(limits.preferred_rows);
-        let pool = pool(config, self.cache, Stage::whole(config.layers))?;
-        let mut pages = self.wanted_pages(&pool, context);
+        let page_groups = self.page_groups(config, context, max_rows);
+        let whole = StagePools::new(config, self.cache, Stage::whole(config.layers), &page_groups)?;
+        let mut pages = self.wanted_pages(&whole, &page_groups, context);
         if self.pages == 0 {
             pages = pages.min(self.pages_on_all_nodes(model, limits)?);
             // At least one sequence, or nothing can run.
@@ -130,8 +148,13 @@ impl EngineOptions {
         let host_states = self.host_states(config);
         let states = config.state_bytes(Stage::whole(config.layers));
         let host_memory = self.host_memory.saturating_sub(states.saturating_mul(host_states.into()));
-        let mut host_pages = pool.pages_in(usize::try_from(host_memory).unwrap_or(usize::MAX));
+        let mut host_pages = whole.pages_in(&page_groups, host_memory, 0);
         let mut groups = vec![GroupConfig { host_pages, ..GroupConfig::full(pages) }];
+        if let Some(positions) = page_groups.window {
+            let kind = GroupKind::Window { positions };
+            let (pages, host) = (page_groups.pages(pages).window, page_groups.pages(host_pages).window);
+            groups.push(GroupConfig { kind, pages, host_pages: host });
+        }
         if config.delta_net.is_some() {
             let pages = self.max_sequences.saturating_add(kept);
             groups.push(GroupConfig { kind: GroupKind::Recurrent, pages, host_pages: host_states });
@@ -158,13 +181,30 @@ impl EngineOptions {
 
     /// The KV pages that fit every device of this process.
     pub(super) fn pages_on_node(&self, model: &Model, limits: RankLimits) -> Result<u32, ModelError> {
-        let context = self.resolved_context(model.config())?;
+        let (config, kept) = (model.config(), limits.kept_states);
+        let context = self.resolved_context(config)?;
         let (max_rows, _) = self.rows(limits.preferred_rows);
+        let groups = self.page_groups(config, context, max_rows);
         let mut pages = u32::MAX;
         for rank in ranks_of(model) {
-            pages = pages.min(self.pages_of_rank(&rank, context, max_rows, limits.kept_states)?);
+            pages = pages.min(self.pages_of_rank(&rank, &groups, context, max_rows, kept)?);
         }
         Ok(pages)
+    }
+
+    /// What one sequence of the whole context takes at most, on all devices together, with prefill chunks of
+    /// up to `preferred` rows unless [`max_rows`](EngineOptions::max_rows) says otherwise.
+    pub fn sequence_cache(&self, config: &Config, preferred: u32) -> Result<SequenceCache, ModelError> {
+        let context = self.resolved_context(config)?;
+        let groups = self.page_groups(config, context, self.rows(preferred).0);
+        let pools = StagePools::new(config, self.cache, Stage::whole(config.layers), &groups)?;
+        let pages = groups.pages(pages_of(context));
+        let window = groups.window.map(|positions| (pages.window, positions));
+        Ok(SequenceCache { bytes: pools.bytes(pages, 0), pages: pages.full, window })
+    }
+
+    fn page_groups(&self, config: &Config, context: u32, max_rows: u32) -> PageGroups {
+        PageGroups::new(config, context, max_rows, self.window_pages)
     }
 
     /// Recurrent states that are kept on every device of a rank, beside those of sequences.
@@ -205,13 +245,21 @@ impl EngineOptions {
     }
 
     /// KV pages that fit every device of a rank.
-    fn pages_of_rank(&self, rank: &Model, context: u32, max_rows: u32, kept: u32) -> Result<u32, ModelError> {
+    fn pages_of_rank(
+        &self,
+        rank: &Model,
+        groups: &PageGroups,
+        context: u32,
+        max_rows: u32,
+        kept: u32,
+    ) -> Result<u32, ModelError> {
         let (config, mut pages) = (rank.rank_config(), u32::MAX);
         for (number, &stage) in rank.placement().stages().iter().enumerate() {
             let plan = |spec: &GraphSpec| rank.plan(spec);
             let beside = self.memory_beside_pages(plan, (stage, config), context, max_rows, kept)?;
             let available = rank.with_stage(number, |device| device.available_bytes());
-            pages = pages.min(self.fitting_pages(config, stage, available, beside)?);
+            let pools = StagePools::new(config, self.cache, stage, groups)?;
+            pages = pages.min(self.fitting_pages(&pools, groups, available, beside));
         }
         Ok(pages)
     }
@@ -239,10 +287,11 @@ impl EngineOptions {
         let (rows, _) = self.rows(preferred);
         let kept = self.kept_states(config, stage, Some(available));
         let beside = self.memory_beside_pages(plan, (stage, config), context, rows, kept)?;
-        let page = pool(config, self.cache, stage)?.page_bytes() as u64;
-        let bytes = |pages: u32| page.saturating_mul(u64::from(pages) + 1);
-        let whole = pool(config, self.cache, Stage::whole(config.layers))?;
-        let wanted = bytes(self.wanted_pages(&whole, context));
+        let groups = self.page_groups(config, context, rows);
+        let pools = StagePools::new(config, self.cache, stage, &groups)?;
+        let bytes = |pages: u32| pools.bytes(groups.pages(pages), 1);
+        let whole = StagePools::new(config, self.cache, Stage::whole(config.layers), &groups)?;
+        let wanted = bytes(self.wanted_pages(&whole, &groups, context));
         let kept = if self.pages > 0 || self.memory > 0 { wanted } else { wanted.min(available / 4) };
         Ok(beside.saturating_add(kept.max(bytes(pages_of(context)))))
     }
@@ -272,13 +321,13 @@ impl EngineOptions {
     }
 
     /// KV pages that were asked for, or that all sequences need.
-    fn wanted_pages(&self, pool: &KvPool, context: u32) -> u32 {
+    fn wanted_pages(&self, pools: &StagePools, groups: &PageGroups, context: u32) -> u32 {
         match (self.pages, self.memory) {
             (0, 0) => {
                 // Admission keeps a page free for each sequence that runs.
                 pages_of(context).saturating_add(1).saturating_mul(self.max_sequences)
             }
-            (0, memory) => pool.pages_in(usize::try_from(memory).unwrap_or(usize::MAX)),
+            (0, memory) => pools.pages_in(groups, memory, 0),
             (pages, _) => pages,
         }
     }
@@ -294,39 +343,35 @@ impl EngineOptions {
         kept: u32,
     ) -> Result<u64, ModelError> {
         let slots = Slots::new(self.max_sequences);
-        let spec = graph_spec(self.cache, slots, context, [1, 1]);
+        let window = u32::from(self.page_groups(config, context, max_rows).window.is_some());
+        let spec = graph_spec(self.cache, slots, context, KvPages { full: 1, window }, 1);
         let outputs = self.max_outputs(max_rows);
         let (arena, rows) = Programs::memory(plan, (stage, &spec), max_rows, outputs)?;
         let edits = EditBuffers::bytes(outputs.next_power_of_two(), config.vocabulary).iter().sum::<usize>();
-        // The page table is smaller than the history.
+        // The page tables are smaller than the history.
         let history = 4 * slots.all() as usize * context as usize;
         let states = config.state_bytes(stage).saturating_mul(slots.sequences.saturating_add(kept).into());
         Ok(((arena + rows + edits + 2 * history) as u64).saturating_add(states))
     }
 
-    /// KV pages of a stage that fit a device with so many bytes available, of which it needs `beside` for
-    /// something else. What was asked for in bytes is not limited.
+    /// Full KV pages of a stage that fit a device, with those of windows, which has so many bytes available
+    /// and needs `beside` of them for something else. What was asked for in bytes is not limited.
     fn fitting_pages(
         &self,
-        config: &Config,
-        stage: Stage,
+        pools: &StagePools,
+        groups: &PageGroups,
         available: Option<u64>,
         beside: u64,
-    ) -> Result<u32, ModelError> {
-        if self.memory > 0 {
-            return Ok(u32::MAX);
+    ) -> u32 {
+        if self.memory > 0 || pools.is_empty() {
+            return u32::MAX;
         }
         let bytes = match available {
             None => UNKNOWN_MEMORY,
             Some(bytes) => (bytes / 4 * 3).min(bytes.saturating_sub(beside)),
         };
-        let pool = pool(config, self.cache, stage)?;
-        if pool.layers.is_empty() {
-            return Ok(u32::MAX);
-        }
-        // One more is that of inactive rows.
-        let pages = pool.pages_in(usize::try_from(bytes).unwrap_or(usize::MAX));
-        Ok(if available.is_some() { pages.saturating_sub(1) } else { pages })
+        // One more in each group is that of inactive rows.
+        pools.pages_in(groups, bytes, u32::from(available.is_some()))
     }
 }
 
@@ -356,14 +401,15 @@ impl Slots {
 }
 
 /// The graphs of an engine with so many slots, KV pages and pages of recurrent states, but for their step.
-pub(super) fn graph_spec(cache: DType, slots: Slots, context: u32, [pages, states]: [u32; 2]) -> GraphSpec {
+pub(super) fn graph_spec(cache: DType, slots: Slots, context: u32, pages: KvPages, states: u32) -> GraphSpec {
     GraphSpec {
         step: Step::Mixed { rows: 1, chunks: 0, results: None },
         cache,
         sequences: slots.all(),
         capacity: context,
-        // The last page is that of inactive rows, which have no recurrent state.
-        pages: pages.saturating_add(1),
+        // The last page of a group is that of inactive rows, which have no recurrent state.
+        pages: pages.full.saturating_add(1),
+        window_pages: if pages.window > 0 { pages.window.saturating_add(1) } else { 0 },
         states,
         stage: None,
     }
@@ -376,19 +422,6 @@ fn at_least(what: &'static str, got: u32, least: u32) -> Result<(), ModelError> 
             Err(ModelError::Option { what, expected: format!("at least {least}"), found: got.to_string() })
         }
     }
-}
-
-/// The KV pages of a stage of a model, without their number.
-pub(super) fn pool(config: &Config, cache: DType, stage: Stage) -> Result<KvPool, ModelError> {
-    let layout = |layer| {
-        PageLayout::new(cache, config.heads_of(layer)).map_err(|problem| ModelError::Option {
-            what: "the type of the KV cache",
-            expected: "F16, Q8_0 or F32".to_owned(),
-            found: problem.to_string(),
-        })
-    };
-    let layers = config.cached_layers(stage).map(layout).collect::<Result<_, _>>()?;
-    Ok(KvPool { layers, n_pages: 0 })
 }
 
 /// Row counts that programs are made for: four in each power of two, so that at most a fifth of the rows of a

@@ -255,9 +255,9 @@ impl Programs {
         self.stage
     }
 
-    /// KV pages of the pool.
-    pub(super) fn pages(&self) -> u32 {
-        self.spec.pages
+    /// KV pages of the pools: of all layers or those without a window, and of those with one.
+    pub(super) fn pages(&self) -> [u32; 2] {
+        [self.spec.pages, self.spec.window_pages]
     }
 
     /// Where the rows of programs lie.

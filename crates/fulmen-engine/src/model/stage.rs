@@ -1,21 +1,23 @@
 //! The part of an engine's device that lies on one device of the model: the KV pages of its layers, a page
-//! table, and the programs that run them.
+//! table for each group of them, and the programs that run them.
 //!
-//! All stages have the same page numbers and the same page table; each has its own pool. The first one needs
+//! All stages have the same page numbers and page tables; each has its own pools. The first one needs
 //! the history, to embed tokens, and so does the last one, which draws them.
 
 use fulmen_core::sampling::NO_TOKEN;
-use fulmen_core::{Backend, BackendError, NO_PAGE, pages_of};
+use fulmen_core::{Backend, BackendError, pages_of};
 use fulmen_model::ModelError;
 use fulmen_model::arch::{GraphSpec, Stage, names};
 
 use super::logit_edits::{EditBuffers, RowEdits};
-use super::options::{EngineOptions, Slots, pool};
+use super::options::{EngineOptions, Slots};
+use super::page_groups::layout;
+use super::page_table::PageTable;
 use super::programs::{Compiled, ProgramKey, ProgramModes, Programs};
 use super::row_block::RowArrays;
 use super::transfers::{HostPages, Pool};
 use crate::Model;
-use crate::step::{Prologue, TableEdit};
+use crate::step::Prologue;
 
 /// A token that was drawn for a slot, and the position that it has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub(super) struct StageSizes {
     pub(super) vocabulary: u32,
     pub(super) max_rows: u32,
     pub(super) max_outputs: u32,
-    /// Pages on the host, KV pages and states.
+    /// Pages on the host, of all KV caches or of those without a window, and of windows or states.
     pub(super) host_pages: [u32; 2],
 }
 
@@ -52,13 +54,12 @@ pub(super) struct DeviceStage {
     number: usize,
     sizes: StageSizes,
     allocations: Vec<u64>,
-    /// Pools of keys and values, and of recurrent states.
+    /// Pools by group: of keys and values, and in the second group of those of layers with a window, or of
+    /// recurrent states.
     pools: [Vec<Pool>; 2],
     history: u64,
-    table: u64,
-    /// The page table as the device has it, and its columns.
-    pages: Vec<u32>,
-    columns: usize,
+    /// The page tables of the groups with keys and values. Where states lie is said by the rows.
+    tables: Vec<PageTable>,
     hosts: [HostPages; 2],
     edits: EditBuffers,
     programs: Programs,
@@ -78,16 +79,15 @@ impl DeviceStage {
     ) -> DeviceStage {
         let stage = model.placement().stages()[number];
         let weights = model.stage_weights(number).clone();
-        let columns = pages_of(sizes.context) as usize;
+        let columns = pages_of(sizes.context);
+        let pools = [spec.pages, spec.window_pages].into_iter().filter(|&pages| pages > 0);
         DeviceStage {
             number,
             sizes,
             allocations: Vec::new(),
             pools: [Vec::new(), Vec::new()],
             history: 0,
-            table: 0,
-            pages: vec![NO_PAGE; sizes.slots.all() as usize * columns],
-            columns,
+            tables: pools.map(|pages| PageTable::new(sizes.slots, columns, pages)).collect(),
             hosts: sizes.host_pages.map(HostPages::new),
             edits: EditBuffers::default(),
             programs: Programs::new((stage, spec), weights, (0, 0), (0, 0), modes),
@@ -104,27 +104,28 @@ impl DeviceStage {
         options: &EngineOptions,
     ) -> Result<(), ModelError> {
         let (stage, sizes) = (self.stage(), self.sizes);
-        let layouts = pool(model.rank_config(), options.cache, stage)?.layers;
         let plan = |spec: &GraphSpec| model.plan(spec);
         let (arena, rows) = Programs::memory(plan, (stage, spec), sizes.max_rows, sizes.max_outputs)?;
         let edits = EditBuffers::bytes(sizes.max_outputs.next_power_of_two(), sizes.vocabulary);
         let mut bindings = model.stage_weights(self.number).clone();
-        for slot in sizes.slots.sequences..sizes.slots.all() {
-            self.pages[slot as usize * self.columns] = spec.pages - 1;
-        }
+        let config = model.rank_config();
         model.with_stage(self.number, |device| {
             let mut alloc = |device: &mut dyn Backend, bytes: usize| {
                 let ptr = device.alloc(bytes.max(1))?;
                 self.allocations.push(ptr);
                 Ok::<u64, BackendError>(ptr)
             };
-            for (number, layout) in model.config().cached_layers(stage).zip(layouts) {
-                let bytes = layout.bytes().saturating_mul(spec.pages as usize);
+            for number in config.cached_layers(stage) {
+                let layout = layout(config, options.cache, number)?;
+                let window = spec.window_pages > 0 && config.variant.window_of(number).is_some();
+                let pages = if window { spec.window_pages } else { spec.pages };
+                let bytes = layout.bytes().saturating_mul(pages as usize);
                 let (k, v) = (alloc(device, bytes)?, alloc(device, bytes)?);
                 let name = names::cache(number);
                 bindings.set(&format!("{name}.k"), k);
                 bindings.set(&format!("{name}.v"), v);
-                self.pools[0].extend([k, v].map(|ptr| Pool { ptr, bytes: layout.bytes() }));
+                let pools = [k, v].map(|ptr| Pool { ptr, bytes: layout.bytes() });
+                self.pools[usize::from(window)].extend(pools);
             }
             for (name, values) in model.config().recurrent_states(stage) {
                 let bytes = 4 * values as usize;
@@ -132,7 +133,11 @@ impl DeviceStage {
                 bindings.set(&name, ptr);
                 self.pools[1].push(Pool { ptr, bytes });
             }
-            self.table = alloc(device, 4 * self.pages.len())?;
+            for (table, name) in self.tables.iter_mut().zip([names::PAGES, names::WINDOW_PAGES]) {
+                let ptr = alloc(device, table.bytes())?;
+                table.place(device, ptr)?;
+                bindings.set(name, ptr);
+            }
             let line = 4 * sizes.context as usize;
             if stage.is_first() || stage.is_last() {
                 self.history = alloc(device, line * spec.sequences as usize)?;
@@ -148,8 +153,6 @@ impl DeviceStage {
                 self.edits = EditBuffers::new(buffers, sizes.vocabulary);
                 self.edits.bind(&mut bindings);
             }
-            device.write(self.table, bytemuck::cast_slice(&self.pages))?;
-            bindings.set(names::PAGES, self.table);
             self.programs = Programs::new((stage, *spec), bindings, arena, rows, self.programs.modes());
             Ok(())
         })
@@ -165,8 +168,12 @@ impl DeviceStage {
 
     /// Bytes of the KV pages of its layers.
     pub(super) fn cache_bytes(&self) -> u64 {
-        let pools = self.pools[0].iter().map(|pool| pool.bytes as u64);
-        pools.sum::<u64>() * u64::from(self.programs.pages())
+        let bytes = |pools: &[Pool], pages: u32| {
+            pools.iter().map(|pool| pool.bytes as u64).sum::<u64>() * u64::from(pages)
+        };
+        let [pages, window_pages] = self.programs.pages();
+        // Without pages of windows the second group is that of states.
+        bytes(&self.pools[0], pages) + bytes(&self.pools[1], window_pages)
     }
 
     /// Makes the program of a step: what needs memory.
@@ -225,31 +232,11 @@ impl DeviceStage {
                     device.write(self.history + 4 * line, bytemuck::cast_slice(&setup.history))?;
                 }
             }
-            self.edit_table(device, &prologue.table)
-        })
-    }
-
-    /// Changes the page table of KV pages: one write from the first to the last change of each slot. Where
-    /// states lie is said by the rows.
-    fn edit_table(&mut self, device: &mut dyn Backend, edits: &[TableEdit]) -> Result<(), BackendError> {
-        let mut changed: Vec<usize> = Vec::with_capacity(edits.len());
-        for edit in edits.iter().filter(|edit| edit.group == 0) {
-            let (column, value) = (edit.index as usize, edit.slot);
-            if edit.slot >= self.sizes.slots.sequences || column >= self.columns {
-                let limit = self.sizes.slots.sequences;
-                return Err(BackendError::Index { what: "the slot of a page", row: column, value, limit });
+            for (group, table) in (0..).zip(&mut self.tables) {
+                table.edit(device, prologue.table.iter().filter(|edit| edit.group == group))?;
             }
-            let at = edit.slot as usize * self.columns + column;
-            self.pages[at] = edit.page.0;
-            changed.push(at);
-        }
-        changed.sort_unstable();
-        for run in changed.chunk_by(|a, b| a / self.columns == b / self.columns) {
-            let (Some(&first), Some(&last)) = (run.first(), run.last()) else { continue };
-            let words = &self.pages[first..=last];
-            device.write(self.table + 4 * first as u64, bytemuck::cast_slice(words))?;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Runs the program of a step. `arrays` gives the rows for a program, and `then` starts to read results.
@@ -278,9 +265,9 @@ impl DeviceStage {
         })
     }
 
-    /// The address of the page table.
+    /// The address of a page table.
     pub(super) fn table(&self) -> u64 {
-        self.table
+        self.tables.first().map_or(0, PageTable::ptr)
     }
 
     /// None of the transfers of the next step has run before.

@@ -5,8 +5,8 @@ use crate::error::LaunchError;
 use crate::pages::{GroupConfig, Transfer};
 use crate::step::{Rows, StepPlan};
 
-/// The group of recurrent states.
-const GROUP: u32 = 1;
+/// The group of recurrent states, of models that have some.
+pub(super) const GROUP: u32 = 1;
 
 /// A state that no row can continue.
 const UNKNOWN: u32 = u32::MAX;
@@ -74,8 +74,8 @@ impl StatePositions {
             *to.ok_or_else(outside)? = position;
         }
         for edit in plan.prologue.table.iter().filter(|edit| edit.group == GROUP) {
-            get(&self.pages, edit.page.0)?;
-            *self.of_slot.get_mut(edit.slot as usize).ok_or_else(outside)? = Some(edit.page.0);
+            let page = edit.page.map(|page| get(&self.pages, page.0).map(|_| page.0)).transpose()?;
+            *self.of_slot.get_mut(edit.slot as usize).ok_or_else(outside)? = page;
         }
         Ok(())
     }
@@ -108,7 +108,8 @@ mod tests {
     use crate::step::{Prologue, Row, RowToken, TableEdit};
 
     fn plan(pages: &[(u32, u32)], transfers: &[Transfer], rows: &[(u32, u32)]) -> StepPlan {
-        let edit = |&(slot, page): &(u32, u32)| TableEdit { group: 1, slot, index: 0, page: PageId(page) };
+        let edit =
+            |&(slot, page): &(u32, u32)| TableEdit { group: GROUP, slot, index: 0, page: Some(PageId(page)) };
         let mut all = Rows::default();
         for &(slot, position) in rows {
             all.push(Row { token: RowToken::Known(1), position, slot });

@@ -8,9 +8,10 @@ use super::pool::{OutOfPages, PageId, PagePool};
 use crate::error::{ConfigError, Leak};
 
 /// How a group of layers looks back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GroupKind {
     /// Attention over all positions.
+    #[default]
     Full,
     /// Attention over the last `positions` positions. Pages behind them are freed.
     Window {
@@ -186,6 +187,16 @@ impl PageAllocator {
         }
     }
 
+    /// Index of the first page that a row at `position`, or a later one, sees.
+    pub fn first_seen(&self, group: usize, position: u32) -> u32 {
+        match self.groups[group].kind {
+            GroupKind::Window { positions } => {
+                position.saturating_add(1).saturating_sub(positions) / self.page_size
+            }
+            GroupKind::Full | GroupKind::Recurrent => 0,
+        }
+    }
+
     /// Pages that are missing for `positions` positions.
     pub fn missing(&self, pages: &SequencePages, group: usize, positions: u32) -> u32 {
         self.page_end(group, positions).saturating_sub(pages.lists[group].end())
@@ -210,12 +221,11 @@ impl PageAllocator {
 
     /// Frees the pages that a row at `position`, and any later one, does not see.
     pub fn free_behind(&mut self, pages: &mut SequencePages, position: u32) {
-        for (group, list) in self.groups.iter_mut().zip(&mut pages.lists) {
-            let GroupKind::Window { positions } = group.kind else { continue };
-            let seen = (position + 1).saturating_sub(positions) / self.page_size;
+        for group in 0..self.groups.len() {
+            let (seen, list) = (self.first_seen(group, position), &mut pages.lists[group]);
             while list.first < seen.min(list.end()) {
                 if let Some(entry) = list.entries.pop_front() {
-                    group.device.release(entry.id);
+                    self.groups[group].device.release(entry.id);
                 }
                 list.first += 1;
             }

@@ -44,6 +44,8 @@ pub struct PageList {
     pub(super) entries: VecDeque<PageEntry>,
     /// Pages below this index are in the device's page table already.
     in_table: u32,
+    /// Entries of the table below this index have no page.
+    cleared: u32,
 }
 
 impl PageList {
@@ -98,11 +100,26 @@ impl PageList {
         self.in_table = self.in_table.min(index);
     }
 
-    /// The pages that the device's page table does not have yet; from now on it does.
-    pub(crate) fn take_table_edits(&mut self) -> impl Iterator<Item = (u32, PageId)> {
-        let from = self.in_table.max(self.first);
-        self.in_table = self.end();
+    /// Starts at the page of this index: the ones before it are behind the window. Only of an empty list.
+    pub(crate) fn start_at(&mut self, first: u32) {
+        assert!(self.entries.is_empty(), "a list starts before it has pages");
+        self.first = first;
+    }
+
+    /// Replaces all pages, and returns those that were there.
+    pub(crate) fn replace(&mut self, first: u32, entries: VecDeque<PageEntry>) -> VecDeque<PageEntry> {
+        (self.first, self.in_table) = (first, 0);
+        std::mem::replace(&mut self.entries, entries)
+    }
+
+    /// What the device's page table does not have yet; from now on it does. Entries of pages behind the
+    /// window are emptied together with the next change, so that a window costs one write for each page.
+    pub(crate) fn take_table_edits(&mut self) -> impl Iterator<Item = (u32, Option<PageId>)> {
+        let (from, end) = (self.in_table.max(self.first), self.end());
+        let cleared = if from < end { std::mem::replace(&mut self.cleared, self.first) } else { self.first };
+        self.in_table = end;
         let skipped = (from - self.first) as usize;
-        (from..).zip(self.entries.iter().skip(skipped).map(|entry| entry.id))
+        let new = (from..).zip(self.entries.iter().skip(skipped).map(|entry| Some(entry.id)));
+        (cleared..self.first).map(|index| (index, None)).chain(new)
     }
 }

@@ -22,6 +22,11 @@ pub struct PagePool {
     /// References to each page; 0 for free pages.
     references: Vec<u32>,
     free: Vec<PageId>,
+    /// Whether a page is one that can be evicted: one of its references is the prefix cache's, which can do
+    /// without it.
+    evictable: Vec<bool>,
+    /// Evictable pages without another reference.
+    unused: u32,
     /// Allocations so far, counting those that failed.
     allocations: u64,
     fail_at: Option<u64>,
@@ -32,7 +37,8 @@ impl PagePool {
     pub fn new(pages: u32) -> PagePool {
         // The lowest numbers are allocated first.
         let free = (0..pages).rev().map(PageId).collect();
-        PagePool { references: vec![0; pages as usize], free, allocations: 0, fail_at: None }
+        let (references, evictable) = (vec![0; pages as usize], vec![false; pages as usize]);
+        PagePool { references, free, evictable, unused: 0, allocations: 0, fail_at: None }
     }
 
     /// Takes a free page, with one reference.
@@ -51,6 +57,7 @@ impl PagePool {
         let references = &mut self.references[page.0 as usize];
         assert!(*references > 0, "page {} is retained and not in use", page.0);
         *references += 1;
+        self.unused -= u32::from(*references == 2 && self.evictable[page.0 as usize]);
     }
 
     /// Drops a reference. The page is free when the last one is dropped.
@@ -58,9 +65,25 @@ impl PagePool {
         let references = &mut self.references[page.0 as usize];
         assert!(*references > 0, "page {} is released and not in use", page.0);
         *references -= 1;
+        self.unused += u32::from(*references == 1 && self.evictable[page.0 as usize]);
         if *references == 0 {
+            assert!(!self.evictable[page.0 as usize], "page {} is free and in the prefix cache", page.0);
             self.free.push(page);
         }
+    }
+
+    /// Notes that one of the references to a page is that of the prefix cache, which can do without it, or
+    /// that it is no more.
+    pub(crate) fn set_evictable(&mut self, page: PageId, evictable: bool) {
+        let at = page.0 as usize;
+        if std::mem::replace(&mut self.evictable[at], evictable) != evictable && self.references[at] == 1 {
+            self.unused = if evictable { self.unused + 1 } else { self.unused - 1 };
+        }
+    }
+
+    /// Evictable pages that nobody else refers to.
+    pub(crate) fn unused(&self) -> u32 {
+        self.unused
     }
 
     /// References to a page.

@@ -78,11 +78,17 @@ impl PageAllocator {
         }
     }
 
-    /// How many groups look back over all positions, if prefixes can be reused: all of them, or all before
-    /// the last one, which has recurrent states.
+    /// How many groups have attention, if prefixes can be reused: groups of full attention, behind which
+    /// there may be groups with windows or one of recurrent states.
     pub fn reusable(&self) -> Option<usize> {
-        let full = self.groups.iter().take_while(|group| group.kind == GroupKind::Full).count();
-        let rest = self.groups[full..].iter().map(|group| group.kind);
-        (full > 0 && (rest.len() == 0 || rest.eq([GroupKind::Recurrent]))).then_some(full)
+        let kinds = || self.groups.iter().map(|group| group.kind);
+        let full = kinds().take_while(|&kind| kind == GroupKind::Full).count();
+        let rest: Vec<GroupKind> = kinds().skip(full).collect();
+        let windows = rest.iter().all(|kind| matches!(kind, GroupKind::Window { .. }));
+        match rest[..] {
+            _ if full == 0 => None,
+            [GroupKind::Recurrent] => Some(full),
+            _ => windows.then_some(self.groups.len()),
+        }
     }
 }

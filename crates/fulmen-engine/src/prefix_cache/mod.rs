@@ -10,12 +10,14 @@
 //!
 //! The cache holds page numbers and counts the sequences that use a node ([`PrefixCache::acquire`]); the
 //! references of the pool are kept by the caller. Who uses a node uses all nodes above it, too. Evicted is
-//! the least recently used node that nobody uses and that has no children.
+//! the least recently used node that nobody uses and that has no children. The pages of layers with a window
+//! can be evicted alone.
 
 mod node;
 mod states;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -50,13 +52,15 @@ pub struct CacheCounters {
     pub evictions: u64,
     /// Recurrent states that were evicted one by one.
     pub state_evictions: u64,
+    /// Pages of layers with a window that were evicted without the others.
+    pub window_evictions: u64,
 }
 
 /// What a page that was removed leaves to the caller: the cache's references.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// The page in each group of layers.
-    pub pages: Box<[PageId]>,
+    /// The page in each group of layers, if the cache had it.
+    pub pages: Box<[Option<PageId>]>,
     /// The pages of recurrent states, each behind so many tokens of the page.
     pub states: Vec<(u32, PageId)>,
 }
@@ -103,6 +107,11 @@ pub struct PrefixCache {
     leaves: BTreeSet<(u64, NodeId)>,
     /// Recurrent states by their nodes and offsets, the least recently used first.
     states: BTreeSet<(u64, NodeId, u32)>,
+    /// Pages of windows by their nodes and groups, the least recently used first.
+    windows: BTreeSet<(u64, NodeId, usize)>,
+    /// The groups from this one on have windows.
+    first_window: usize,
+    window_bonus: u64,
     /// Nodes that nobody uses.
     unused: usize,
     clock: u64,
@@ -135,6 +144,9 @@ impl PrefixCache {
             by_first_token: HashMap::new(),
             leaves: BTreeSet::new(),
             states: BTreeSet::new(),
+            windows: BTreeSet::new(),
+            first_window: usize::MAX,
+            window_bonus: 0,
             unused: 0,
             clock: 0,
             counters: CacheCounters::default(),
@@ -195,7 +207,7 @@ impl PrefixCache {
         tenant: &Arc<str>,
         parent: Option<NodeId>,
         tokens: &[u32],
-        pages: &[PageId],
+        pages: &[Option<PageId>],
         writer: Writer,
     ) -> Option<Inserted> {
         let full = tokens.len() == self.page_size;
@@ -223,12 +235,14 @@ impl PrefixCache {
             tokens: tokens.into(),
             pages: pages.into(),
             writer,
+            windows_used: self.clock,
             states: Vec::new(),
             users: 0,
             children: 0,
             last_used: self.clock,
         };
         let id = self.nodes.insert(node);
+        self.list_windows(id, true);
         if full {
             self.by_key.entry(key).or_default().push(id);
         }
@@ -242,8 +256,9 @@ impl PrefixCache {
         Some(Inserted::New(id))
     }
 
-    /// The pages of a node, one per group of layers with attention, and what wrote them.
-    pub fn page(&self, node: NodeId) -> (&[PageId], Writer) {
+    /// The pages of a node, one per group of layers with attention where the cache has it, and what wrote
+    /// them.
+    pub fn page(&self, node: NodeId) -> (&[Option<PageId>], Writer) {
         let node = &self.nodes[node];
         (&node.pages, node.writer)
     }
@@ -311,6 +326,7 @@ impl PrefixCache {
 
     /// Removes a page without children that nobody uses; the cache's references pass to the caller.
     pub fn remove(&mut self, id: NodeId) -> Removed {
+        self.list_windows(id, false);
         let node = self.nodes.remove(id);
         assert!(node.users == 0 && node.children == 0, "a node of the prefix cache is removed while in use");
         self.unused -= 1;

@@ -20,8 +20,11 @@ pub(super) struct Node {
     pub(super) tenant: Arc<str>,
     /// The tokens of the page; fewer than a page holds if it is partial.
     pub(super) tokens: Box<[u32]>,
-    /// The page in each group of layers.
-    pub(super) pages: Box<[PageId]>,
+    /// The page in each group of layers: always that of full attention, while that of a window is kept as
+    /// long as there is room.
+    pub(super) pages: Box<[Option<PageId>]>,
+    /// When the pages of windows were last used.
+    pub(super) windows_used: u64,
     pub(super) writer: Writer,
     /// Recurrent states behind the first tokens of the page.
     pub(super) states: Vec<Snapshot>,

@@ -18,18 +18,18 @@ fn tenant(name: &str) -> Arc<str> {
 }
 
 fn add(cache: &mut PrefixCache, parent: Option<NodeId>, tokens: &[u32], page: u32) -> NodeId {
-    match cache.insert(&tenant("t"), parent, tokens, &[PageId(page)], Writer::Prefill) {
+    match cache.insert(&tenant("t"), parent, tokens, &[Some(PageId(page))], Writer::Prefill) {
         Some(Inserted::New(node)) => node,
         other => panic!("{other:?}"),
     }
 }
 
-fn evict(cache: &mut PrefixCache) -> Option<Box<[PageId]>> {
+fn evict(cache: &mut PrefixCache) -> Option<Box<[Option<PageId>]>> {
     cache.evict().map(|removed| removed.pages)
 }
 
 fn pages(cache: &PrefixCache, nodes: &[NodeId]) -> Vec<u32> {
-    nodes.iter().map(|&node| cache.page(node).0[0].0).collect()
+    nodes.iter().map(|&node| cache.page(node).0[0].unwrap().0).collect()
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn tokens_and_tenants_are_compared_and_not_only_keys() {
     assert!(cache.find("other tenant", None, A).is_empty());
     assert_eq!(cache.find_partial("other tenant", None, A), None);
     assert!(cache.find("t", None, B).is_empty());
-    let other = cache.insert(&tenant("other tenant"), None, A, &[PageId(11)], Writer::Prefill);
+    let other = cache.insert(&tenant("other tenant"), None, A, &[Some(PageId(11))], Writer::Prefill);
     assert!(matches!(other, Some(Inserted::New(_))));
     assert_eq!(pages(&cache, &cache.find("other tenant", None, A)), [11]);
     assert_eq!(pages(&cache, &cache.find("t", None, A)), [10]);
@@ -83,9 +83,9 @@ fn the_key_depends_on_model_cache_type_tenant_and_what_came_before() {
 fn an_equal_page_is_added_once() {
     let mut cache = cache();
     let a = add(&mut cache, None, A, 10);
-    let again = cache.insert(&tenant("t"), None, A, &[PageId(11)], Writer::Decode);
+    let again = cache.insert(&tenant("t"), None, A, &[Some(PageId(11))], Writer::Decode);
     assert_eq!(again, Some(Inserted::Existing(a)));
-    let prefix = cache.insert(&tenant("t"), None, &A[..2], &[PageId(11)], Writer::Decode);
+    let prefix = cache.insert(&tenant("t"), None, &A[..2], &[Some(PageId(11))], Writer::Decode);
     assert_eq!(prefix, Some(Inserted::Existing(a)), "a page that begins with these tokens is enough");
     assert_eq!(cache.pages(), 1);
 }
@@ -121,14 +121,14 @@ fn eviction_takes_the_least_recently_used_and_children_first() {
     cache.acquire(a);
     cache.acquire(ab);
     assert_eq!(cache.evictable(), 1);
-    assert_eq!(evict(&mut cache).as_deref(), Some(&[PageId(12)][..]));
+    assert_eq!(evict(&mut cache).as_deref(), Some(&[Some(PageId(12))][..]));
     assert_eq!(evict(&mut cache), None, "A and B are in use");
     cache.release(ab);
     cache.release(a);
     assert_eq!(cache.evictable(), 2);
-    assert_eq!(evict(&mut cache).as_deref(), Some(&[PageId(11)][..]), "the child before its parent");
+    assert_eq!(evict(&mut cache).as_deref(), Some(&[Some(PageId(11))][..]), "the child before its parent");
     assert_eq!(pages(&cache, &cache.find("t", None, &[A, B].concat())), [10]);
-    assert_eq!(evict(&mut cache).as_deref(), Some(&[PageId(10)][..]));
+    assert_eq!(evict(&mut cache).as_deref(), Some(&[Some(PageId(10))][..]));
     assert_eq!((cache.pages(), cache.evictable(), cache.counters.evictions), (0, 0, 3));
     assert!(cache.by_key.is_empty() && cache.by_first_token.is_empty());
 }
@@ -136,7 +136,7 @@ fn eviction_takes_the_least_recently_used_and_children_first() {
 #[test]
 fn batch_invariant_caches_hold_what_prefill_wrote() {
     let mut cache = PrefixCache::new(4, &Namespace::default(), true);
-    let mut insert = |tokens, writer| cache.insert(&tenant("t"), None, tokens, &[PageId(1)], writer);
+    let mut insert = |tokens, writer| cache.insert(&tenant("t"), None, tokens, &[Some(PageId(1))], writer);
     assert_eq!(insert(A, Writer::Decode), None);
     assert_eq!(insert(&A[..2], Writer::Prefill), None);
     assert!(matches!(insert(A, Writer::Prefill), Some(Inserted::New(_))));
@@ -178,7 +178,53 @@ fn states_are_evicted_one_by_one_or_with_their_page() {
     assert_eq!(cache.evict_state(|_| false), None);
     assert_eq!((cache.states(), cache.counters.state_evictions, cache.pages()), (2, 2, 2));
     let removed = cache.evict().unwrap();
-    assert_eq!((&removed.pages[..], &removed.states[..]), (&[PageId(11)][..], &[(3, PageId(3))][..]));
+    assert_eq!((&removed.pages[..], &removed.states[..]), (&[Some(PageId(11))][..], &[(3, PageId(3))][..]));
     assert_eq!(cache.remove(a).states, [(2, PageId(0))]);
     assert_eq!((cache.states(), cache.evict_state(|_| true)), (0, None));
+}
+
+#[test]
+fn pages_of_windows_are_evicted_alone_and_come_back() {
+    let mut cache = cache().with_windows_from(1, 0);
+    let add = |cache: &mut PrefixCache, parent, tokens, page: u32| {
+        let pages = [Some(PageId(page)), Some(PageId(page + 100))];
+        match cache.insert(&tenant("t"), parent, tokens, &pages, Writer::Prefill) {
+            Some(Inserted::New(node)) => node,
+            other => panic!("{other:?}"),
+        }
+    };
+    let a = add(&mut cache, None, A, 10);
+    let ab = add(&mut cache, Some(a), B, 11);
+    let c = add(&mut cache, None, C, 12);
+    cache.use_windows(a);
+    assert_eq!(cache.window_pages(1), 3);
+    let wanted = |page: PageId| page != PageId(111);
+    assert_eq!(cache.evict_window(1, wanted), Some(PageId(112)), "the oldest but one that is not wanted");
+    assert_eq!(cache.evict_window(1, |_| true), Some(PageId(111)));
+    assert_eq!(cache.evict_window(2, |_| true), None);
+    assert_eq!(cache.page(ab).0, [Some(PageId(11)), None]);
+    assert!(!cache.add_window(a, 1, PageId(7)), "it has one");
+    assert!(cache.add_window(ab, 1, PageId(7)));
+    assert_eq!((cache.window_pages(1), cache.counters.window_evictions), (2, 2));
+    // With its node a page of a window goes, too.
+    cache.use_windows(ab);
+    assert_eq!(cache.remove(c).pages[..], [Some(PageId(12)), None]);
+    assert_eq!(cache.remove(ab).pages[..], [Some(PageId(11)), Some(PageId(7))]);
+    assert_eq!((cache.window_pages(1), cache.evict_window(1, |_| true)), (1, Some(PageId(110))));
+}
+
+#[test]
+fn pages_of_windows_that_were_used_stay_longer() {
+    for (bonus, first) in [(0, 110), (100, 111)] {
+        let mut cache = cache().with_windows_from(1, bonus);
+        for (tokens, page) in [(A, 10), (B, 11), (C, 12)] {
+            let pages = [Some(PageId(page)), Some(PageId(page + 100))];
+            let added = cache.insert(&tenant("t"), None, tokens, &pages, Writer::Prefill);
+            let Some(Inserted::New(node)) = added else { panic!("{added:?}") };
+            if page == 10 {
+                cache.use_windows(node);
+            }
+        }
+        assert_eq!(cache.evict_window(1, |_| true), Some(PageId(first)), "{bonus}");
+    }
 }

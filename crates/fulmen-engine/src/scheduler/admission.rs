@@ -47,7 +47,11 @@ impl Scheduler {
     fn could_fit(&self, sequence: &Sequence) -> bool {
         let others = || self.running.range(sequence.rank..).map(|rank| &self.sequences[&rank.id]);
         let lower = || others().filter(|other| other.priority < sequence.priority);
+        let stays = |other: &Sequence| other.rank < sequence.rank || other.priority >= sequence.priority;
         self.memory.groups().all(|group| {
+            if self.memory.has_window(group) {
+                return self.window_fits(sequence, group, stays);
+            }
             let held = |other: &Sequence| match &other.place {
                 Place::Running { pages, .. } => pages.list(group).held(),
                 _ => 0,
@@ -60,6 +64,32 @@ impl Scheduler {
     fn demand(&self, sequence: &Sequence, group: usize) -> u32 {
         let positions = (sequence.len() + 1).min(self.context);
         self.memory.allocator.demand(group, positions, self.config.max_rows())
+    }
+
+    /// Whether the windows of the running sequences that `stays` accepts and of one more fit into a group,
+    /// with a prefill chunk of the largest step. Pages behind windows come back and those in the prefix cache
+    /// can be evicted, so what counts is what sequences may hold at most, not what is free.
+    fn window_fits(&self, sequence: &Sequence, group: usize, stays: impl Fn(&Sequence) -> bool) -> bool {
+        let allocator = &self.memory.allocator;
+        let window = |sequence: &Sequence| {
+            let positions = sequence.max_len.0.min(self.context);
+            let decoding = allocator.demand(group, positions, 1);
+            // What a chunk takes beside it.
+            (decoding, allocator.demand(group, positions, self.config.max_rows()) - decoding)
+        };
+        let running = self.running.iter().map(|rank| &self.sequences[&rank.id]);
+        let (mut windows, mut chunk) = window(sequence);
+        let mut alone = true;
+        for other in running.filter(|other| stays(other)) {
+            let (decoding, beside) = window(other);
+            windows = windows.saturating_add(decoding);
+            if other.is_prefilling() {
+                chunk = chunk.max(beside);
+            }
+            alone = false;
+        }
+        // A sequence alone fits into all pages.
+        alone || windows.saturating_add(chunk) <= allocator.pages(group)
     }
 
     fn try_admit(&mut self, id: RequestId) -> bool {
@@ -124,6 +154,7 @@ impl Scheduler {
             if live && !self.config.batch_invariant {
                 self.find_live(sequence, tokens, &mut hit);
             }
+            hit = self.memory.cut_to_windows(hit);
         }
         if self.fits(sequence, self.memory.hit_pages(&hit)) {
             return Some(hit);
@@ -131,7 +162,7 @@ impl Scheduler {
         // A copy needs one page more than none.
         hit = match hit.state {
             Some(_) => self.memory.find_prefix(&sequence.tenant, tokens, true),
-            None => PrefixHit { partial: None, ..hit },
+            None => self.memory.cut_to_windows(PrefixHit { partial: None, ..hit }),
         };
         self.fits(sequence, self.memory.hit_pages(&hit)).then_some(hit)
     }
@@ -175,8 +206,9 @@ impl Scheduler {
             let theirs =
                 &live.tokens[(index * size) as usize..live.completed.min((index + 1) * size) as usize];
             let shared = theirs.iter().zip(rest).take_while(|(a, b)| a == b).count() as u32;
-            if shared > hit.partial.as_ref().map_or(0, PartialSource::tokens) {
-                let pages = page_ids(pages, index, None);
+            if shared > hit.partial.as_ref().map_or(0, PartialSource::tokens)
+                && let Some(pages) = page_ids(pages, index, None).into_iter().collect()
+            {
                 hit.partial = Some(PartialSource::Live { pages, writer: entry.writer, tokens: shared });
             }
         }
@@ -188,6 +220,9 @@ impl Scheduler {
     fn fits(&self, sequence: &Sequence, (brought, occupied): (u32, u32)) -> bool {
         let reserve = self.config.reserve_pages.saturating_mul(self.running.len() as u32);
         self.memory.groups().all(|group| {
+            if self.memory.has_window(group) {
+                return self.window_fits(sequence, group, |_| true);
+            }
             if self.memory.allocator.kind(group) == GroupKind::Recurrent {
                 return self.demand(sequence, group) <= self.memory.available(group);
             }

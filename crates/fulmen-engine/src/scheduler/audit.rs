@@ -34,7 +34,7 @@ impl Scheduler {
         let cache = self.memory.cache.iter();
         let of_nodes =
             cache.clone().flat_map(|cache| cache.nodes().filter_map(|node| cache.page(node).0.get(group)));
-        let of_cache = of_nodes.copied().filter(|_| self.memory.states != Some(group));
+        let of_cache = of_nodes.flatten().copied().filter(|_| self.memory.states != Some(group));
         let states = cache.flat_map(|cache| cache.state_pages());
         let states = states.chain(self.memory.frozen.values().copied());
         let states = states.filter(|_| self.memory.states == Some(group));
@@ -44,6 +44,7 @@ impl Scheduler {
             let what = || format!("references to page {} of group {group}", page.0);
             AuditError::check(what, counted, found)?;
         }
+        self.audit_windows(group)?;
         let swapped = self.sequences.values().filter_map(|sequence| match &sequence.place {
             Place::Swapped(pages) => Some(pages.held(group)),
             _ => None,
@@ -51,6 +52,19 @@ impl Scheduler {
         let allocator = &self.memory.allocator;
         let counted = allocator.host_pages(group) - allocator.host_free(group);
         AuditError::check(|| format!("host pages of group {group}"), counted, swapped.sum())
+    }
+
+    /// What of a group with a window can be evicted, against the nodes that have pages of it.
+    fn audit_windows(&self, group: usize) -> Result<(), AuditError> {
+        let Some(cache) = self.memory.cache.as_ref().filter(|_| self.memory.has_window(group)) else {
+            return Ok(());
+        };
+        let pool = self.memory.allocator.pool(group);
+        let cached = || cache.nodes().filter_map(|node| cache.page(node).0.get(group).copied().flatten());
+        let unused = cached().filter(|&page| pool.references(page) == 1).count();
+        AuditError::check(|| format!("unused pages of group {group}"), pool.unused(), unused as u32)?;
+        let (listed, found) = (cache.window_pages(group) as u32, cached().count() as u32);
+        AuditError::check(|| format!("cached pages of group {group}"), listed, found)
     }
 
     fn audit_cache(&self) -> Result<(), AuditError> {

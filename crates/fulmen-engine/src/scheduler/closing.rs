@@ -43,6 +43,7 @@ impl Scheduler {
         let Sequence { tenant, tokens, .. } = &*sequence;
         self.memory.cache_full_pages(tenant, tokens, completed, &mut pages);
         let last = self.memory.cache_last_page(id, tenant, tokens, completed, &pages);
+        self.memory.use_last_windows(&pages, completed, last);
         self.memory.attach_states(id, completed, &pages, last);
         self.give_back(id, pages);
     }

@@ -56,7 +56,7 @@ pub struct SchedulerConfig {
     /// What happens to the pages of a preempted sequence.
     pub preemption: PreemptionMode,
     /// Whether pages are kept for prompts with the same beginning. Needs groups of full attention, behind
-    /// which there may be one of recurrent states.
+    /// which there may be some with windows or one of recurrent states.
     pub prefix_cache: bool,
     /// Recurrent states are kept for later prompts at multiples of so many positions, beside the ends of
     /// prompts. A multiple of `page_size`.

@@ -24,10 +24,17 @@ pub(super) struct KvMemory {
 impl KvMemory {
     pub(super) fn new(config: &SchedulerConfig) -> Result<KvMemory, ConfigError> {
         let allocator = PageAllocator::new(config.page_size, &config.groups)?;
-        let full = allocator.reusable().filter(|_| config.prefix_cache);
-        let cache =
-            full.map(|_| PrefixCache::new(config.page_size, &config.namespace, config.batch_invariant));
-        let states = full.filter(|&full| full < allocator.groups());
+        let attention = allocator.reusable().filter(|_| config.prefix_cache);
+        let is_window = |group: &usize| matches!(allocator.kind(*group), GroupKind::Window { .. });
+        let first_window = (0..allocator.groups()).find(is_window).unwrap_or(usize::MAX);
+        // About twice as long as it takes to fill the pool once more: a page that is added is also acquired
+        // and released.
+        let bonus = config.groups.get(first_window).map_or(0, |group| 8 * u64::from(group.pages));
+        let cache = attention.map(|_| {
+            PrefixCache::new(config.page_size, &config.namespace, config.batch_invariant)
+                .with_windows_from(first_window, bonus)
+        });
+        let states = attention.filter(|&attention| attention < allocator.groups());
         if states.is_some() {
             let interval = config.snapshot_interval;
             let holds = interval > 0 && interval.is_multiple_of(config.page_size);
@@ -49,6 +56,7 @@ impl KvMemory {
     pub(super) fn available(&self, group: usize) -> u32 {
         let evictable = match &self.cache {
             _ if self.states == Some(group) => self.evictable_states(),
+            Some(_) if self.has_window(group) => self.allocator.pool(group).unused(),
             Some(cache) => cache.evictable() as u32,
             None => 0,
         };
@@ -61,6 +69,10 @@ impl KvMemory {
             while self.allocator.free(group) < pages && self.evict_state() {}
             return;
         }
+        if self.has_window(group) {
+            while self.allocator.free(group) < pages && self.evict_window(group) {}
+            return;
+        }
         while self.allocator.free(group) < pages
             && let Some(evicted) = self.cache.as_mut().and_then(PrefixCache::evict)
         {
@@ -69,21 +81,22 @@ impl KvMemory {
     }
 
     fn release_removed(&mut self, removed: &Removed) {
+        self.leave_cache(&removed.pages);
         self.release_ids(&removed.pages);
         if let Some(group) = self.states {
             removed.states.iter().for_each(|&(_, page)| self.allocator.pool_mut(group).release(page));
         }
     }
 
-    pub(super) fn release_ids(&mut self, ids: &[PageId]) {
-        for (group, &id) in ids.iter().enumerate() {
-            self.allocator.pool_mut(group).release(id);
+    pub(super) fn release_ids(&mut self, ids: &[Option<PageId>]) {
+        for (group, id) in ids.iter().enumerate() {
+            id.iter().for_each(|&id| self.allocator.pool_mut(group).release(id));
         }
     }
 
-    pub(super) fn retain_ids(&mut self, ids: &[PageId]) {
-        for (group, &id) in ids.iter().enumerate() {
-            self.allocator.pool_mut(group).retain(id);
+    pub(super) fn retain_ids(&mut self, ids: &[Option<PageId>]) {
+        for (group, id) in ids.iter().enumerate() {
+            id.iter().for_each(|&id| self.allocator.pool_mut(group).retain(id));
         }
     }
 
@@ -136,6 +149,11 @@ impl KvMemory {
                 }
             }
         }
+    }
+
+    /// Frees the pages that a row at `position`, and any later one, does not see.
+    pub(super) fn free_behind(&mut self, pages: &mut SequencePages, position: u32) {
+        self.allocator.free_behind(pages, position);
     }
 
     /// Gives back the pages of a sequence.

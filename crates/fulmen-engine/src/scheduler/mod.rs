@@ -30,6 +30,7 @@ mod sequence;
 mod sharing;
 mod states;
 mod stats;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -40,6 +40,7 @@ impl Scheduler {
         self.running.remove(&sequence.rank);
         self.waiting.insert(sequence.rank);
         sequence.preemptions += 1;
+        self.memory.free_behind(&mut pages, sequence.planned);
         let swapped = match self.config.preemption {
             PreemptionMode::Swap if sequence.planned > 0 => {
                 self.memory.swap_out(&mut pages, sequence.planned)
@@ -59,18 +60,39 @@ impl Scheduler {
         }
     }
 
+    /// Frees the pages behind the windows of running sequences, also those that the prefix cache would get.
+    /// Those with rows in the step that is being planned need what their rows see.
+    fn trim_windows(&mut self) {
+        let step = self.step;
+        for rank in &self.running {
+            if let Some(sequence) = self.sequences.get_mut(&rank.id).filter(|s| s.last_step != step)
+                && let Place::Running { pages, .. } = &mut sequence.place
+            {
+                self.memory.free_behind(pages, sequence.planned);
+            }
+        }
+    }
+
     /// Makes positions up to `to` of a running sequence writable, and preempts others, or itself, where pages
     /// are missing.
     pub(super) fn prepare_rows(&mut self, id: RequestId, to: u32) -> Result<(), OutOfPages> {
         self.keep_state(id);
+        let mut trimmed = false;
         loop {
             let Some(sequence) = self.sequences.get_mut(&id) else { return Err(OutOfPages) };
-            let from = sequence.planned;
+            let (from, completed) = (sequence.planned, sequence.completed);
+            // Pages behind a window that the prefix cache may get are kept until their step is read.
+            let seen =
+                if self.memory.caches_windows() && sequence.use_prefix_cache { completed } else { from };
             let Place::Running { pages, .. } = &mut sequence.place else { return Err(OutOfPages) };
             // What the newest launched row sees is kept until the next plan: a launch may have to be undone.
-            self.memory.allocator.free_behind(pages, from);
+            self.memory.free_behind(pages, seen.min(from));
             if self.memory.prepare(pages, from, to).is_ok() {
                 return Ok(());
+            }
+            if !std::mem::replace(&mut trimmed, true) && self.memory.caches_windows() {
+                self.trim_windows();
+                continue;
             }
             if self.abandon_any() {
                 continue;

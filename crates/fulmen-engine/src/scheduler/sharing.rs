@@ -17,7 +17,7 @@ pub(super) struct PrefixHit {
 }
 
 impl PrefixHit {
-    fn tokens(&self, page_size: u32) -> u32 {
+    pub(super) fn tokens(&self, page_size: u32) -> u32 {
         self.nodes.len() as u32 * page_size + self.partial.as_ref().map_or(0, PartialSource::tokens)
     }
 }
@@ -77,14 +77,22 @@ impl KvMemory {
         let mut pages = self.allocator.empty();
         let mut tokens = 0;
         let (state, all) = (hit.state, hit.tokens(self.page_size()));
+        for group in self.groups() {
+            pages.list_mut(group).start_at(self.allocator.first_seen(group, all));
+        }
         if let Some(state) = state {
             self.put_state(&mut pages, state);
         }
-        for &node in &hit.nodes {
+        for (index, &node) in (0..).zip(&hit.nodes) {
             let Some(cache) = &mut self.cache else { break };
             cache.acquire(node);
             let (ids, writer) = cache.page(node);
-            let ids: Vec<PageId> = ids.to_vec();
+            let seen =
+                |(group, id): (usize, &Option<PageId>)| id.filter(|_| index >= pages.list(group).first());
+            let ids: Vec<Option<PageId>> = ids.iter().enumerate().map(seen).collect();
+            if ids.iter().skip(1).any(Option::is_some) {
+                cache.use_windows(node);
+            }
             self.retain_ids(&ids);
             push_page(&mut pages, &ids, writer, Some(node));
             tokens += self.page_size();
@@ -92,8 +100,8 @@ impl KvMemory {
         if let Some(partial) = hit.partial {
             tokens += self.adopt_partial(id, &mut pages, partial);
         }
-        if state.is_some() && tokens != all {
-            // The state has seen more tokens than there are pages for.
+        if (state.is_some() || self.caches_windows()) && tokens != all {
+            // The state has seen more tokens than there are pages for, or the windows begin too late.
             self.release(&mut pages);
             tokens = 0;
         }
@@ -105,6 +113,7 @@ impl KvMemory {
             (PartialSource::TakeOver { node, tokens }, Some(cache)) => {
                 let writer = cache.page(node).1;
                 let removed = cache.remove(node);
+                self.leave_cache(&removed.pages);
                 // Its states are that of the sequence, and some before it: the cache gets them back.
                 let first = pages.list(0).end() * self.page_size();
                 let states = removed.states.into_iter().map(|(offset, page)| ((id, first + offset), page));
@@ -117,7 +126,10 @@ impl KvMemory {
                 let ids = ids.to_vec();
                 // Not to be evicted while room is made for the copy.
                 cache.acquire(node);
-                let copied = self.copy_page(&ids).map(|to| (to, writer, tokens));
+                self.retain_ids(&ids);
+                let whole: Option<Vec<PageId>> = ids.iter().copied().collect();
+                let copied = whole.and_then(|whole| self.copy_page(&whole)).map(|to| (to, writer, tokens));
+                self.release_ids(&ids);
                 if let Some(cache) = &mut self.cache {
                     cache.release(node);
                 }
@@ -134,7 +146,7 @@ impl KvMemory {
     }
 
     /// A copy of a page in all groups with attention, or `None` if there is no room for it.
-    fn copy_page(&mut self, from: &[PageId]) -> Option<Vec<PageId>> {
+    fn copy_page(&mut self, from: &[PageId]) -> Option<Vec<Option<PageId>>> {
         let (mut to, mut copies) = (Vec::new(), Vec::new());
         for (group, &page) in from.iter().enumerate() {
             self.make_room(group, 1);
@@ -142,7 +154,7 @@ impl KvMemory {
                 self.release_ids(&to);
                 return None;
             };
-            to.push(id);
+            to.push(Some(id));
             copies.push(copy);
         }
         self.transfers.extend(copies);
@@ -169,6 +181,7 @@ impl KvMemory {
                 Some(Inserted::New(node)) => {
                     cache.acquire(node);
                     self.retain_ids(&own);
+                    self.enter_cache(&own);
                     if let Some(entry) = pages.list_mut(0).get_mut(index) {
                         entry.node = Some(node);
                     }
@@ -178,17 +191,29 @@ impl KvMemory {
         }
     }
 
-    /// Puts a page of the cache in the place of a sequence's own, or behind its last one.
+    /// Puts a page of the cache in the place of a sequence's own, or behind its last one. In a group with a
+    /// window the cache gets the page if it has none, and the sequence one only in the place of another.
     fn use_cached(&mut self, pages: &mut SequencePages, index: u32, node: NodeId) {
+        let own = page_ids(pages, index, self.states);
         let Some(cache) = &mut self.cache else { return };
         cache.acquire(node);
         let (shared, writer) = cache.page(node);
         let shared = shared.to_vec();
-        self.retain_ids(&shared);
-        self.release_ids(&page_ids(pages, index, self.states));
-        for (group, &id) in shared.iter().enumerate() {
-            let node = Some(node).filter(|_| group == 0);
-            pages.list_mut(group).put(index, PageEntry { id, writer, node });
+        for (group, own) in own.into_iter().enumerate() {
+            let window = self.has_window(group);
+            let shared = shared.get(group).copied().flatten();
+            match (shared, own) {
+                (None, Some(own)) if window => self.add_window(node, group, own),
+                (Some(_), None) if window => {}
+                (Some(id), own) => {
+                    let pool = self.allocator.pool_mut(group);
+                    pool.retain(id);
+                    own.into_iter().for_each(|own| pool.release(own));
+                    let node = Some(node).filter(|_| group == 0);
+                    pages.list_mut(group).put(index, PageEntry { id, writer, node });
+                }
+                (None, _) => {}
+            }
         }
     }
 
@@ -199,10 +224,12 @@ impl KvMemory {
         if let Some(cache) = &self.cache {
             let rest = tokens.get((first * size) as usize..).unwrap_or_default();
             let nodes = cache.find(tenant, parent_of(pages, first), rest);
-            let hit = self.cut_to_state(PrefixHit { nodes, ..PrefixHit::default() }, true);
+            let mut hit = self.cut_to_state(PrefixHit { nodes, ..PrefixHit::default() }, true);
+            hit.nodes.truncate(self.window_reach(first, &hit.nodes).pages);
             if let Some(state) = hit.state {
                 self.put_state(pages, state);
             }
+            self.move_windows(pages, first, &hit.nodes);
             for (index, node) in (first..).zip(hit.nodes) {
                 self.use_cached(pages, index, node);
             }
@@ -232,6 +259,7 @@ impl KvMemory {
         match cache.insert(tenant, parent_of(pages, index), tokens, &ids, entry.writer)? {
             Inserted::New(node) => {
                 self.retain_ids(&ids);
+                self.enter_cache(&ids);
                 Some((index, node))
             }
             Inserted::Existing(node) => Some((index, node)),
@@ -239,17 +267,17 @@ impl KvMemory {
     }
 }
 
-fn push_page(pages: &mut SequencePages, ids: &[PageId], writer: Writer, node: Option<NodeId>) {
-    for (group, &id) in ids.iter().enumerate() {
+fn push_page(pages: &mut SequencePages, ids: &[Option<PageId>], writer: Writer, node: Option<NodeId>) {
+    for (group, id) in ids.iter().enumerate() {
         let node = node.filter(|_| group == 0);
-        pages.list_mut(group).push(PageEntry { id, writer, node });
+        id.iter().for_each(|&id| pages.list_mut(group).push(PageEntry { id, writer, node }));
     }
 }
 
-/// The page at `index` in each group of layers but for that of states.
-pub(super) fn page_ids(pages: &SequencePages, index: u32, states: Option<usize>) -> Vec<PageId> {
+/// The page at `index` in each group of layers but for that of states, if the sequence has it.
+pub(super) fn page_ids(pages: &SequencePages, index: u32, states: Option<usize>) -> Vec<Option<PageId>> {
     let lists = pages.lists().take(states.unwrap_or(usize::MAX));
-    lists.filter_map(|list| list.get(index).map(|entry| entry.id)).collect()
+    lists.map(|list| list.get(index).map(|entry| entry.id)).collect()
 }
 
 fn parent_of(pages: &SequencePages, index: u32) -> Option<NodeId> {

@@ -2,13 +2,15 @@
 
 use super::Scheduler;
 use super::sequence::Place;
-use crate::pages::Transfer;
+use crate::pages::{GroupKind, Transfer};
 use crate::prefix_cache::{CacheCounters, PrefixCache};
 use crate::step::StepPlan;
 
 /// The pages of a group of layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupStats {
+    /// How its layers look back.
+    pub kind: GroupKind,
     /// All pages.
     pub pages: u32,
     /// Pages that nothing refers to.
@@ -32,6 +34,8 @@ pub struct Stats {
     pub cached_pages: usize,
     /// Recurrent states in the prefix cache.
     pub cached_states: usize,
+    /// Pages of layers with a window in the prefix cache, beside `cached_pages`.
+    pub cached_window_pages: usize,
     /// Counters of the prefix cache.
     pub prefix_cache: CacheCounters,
     /// Requests that were taken into the queue.
@@ -65,6 +69,11 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// The pages of layers with a sliding window, if they have pages of their own.
+    pub fn window_group(&self) -> Option<GroupStats> {
+        self.groups.iter().find(|group| matches!(group.kind, GroupKind::Window { .. })).copied()
+    }
+
     pub(super) fn count_step(&mut self, plan: &StepPlan) {
         self.steps += 1;
         self.decode_rows += u64::from(plan.decode_rows);
@@ -79,6 +88,7 @@ impl Scheduler {
     pub fn stats(&self) -> Stats {
         let allocator = &self.memory.allocator;
         let group = |group: usize| GroupStats {
+            kind: allocator.kind(group),
             pages: allocator.pages(group),
             free: allocator.free(group),
             host_used: allocator.host_pages(group) - allocator.host_free(group),
@@ -91,6 +101,7 @@ impl Scheduler {
             groups: self.memory.groups().map(group).collect(),
             cached_pages: self.memory.cache.as_ref().map_or(0, PrefixCache::pages),
             cached_states: self.memory.cache.as_ref().map_or(0, PrefixCache::states),
+            cached_window_pages: self.memory.cached_window_pages(),
             prefix_cache: self.memory.cache.as_ref().map_or_else(CacheCounters::default, |c| c.counters),
             ..self.stats.clone()
         }

@@ -10,3 +10,4 @@ mod split;
 #[path = "../tiny/mod.rs"]
 mod tiny;
 mod wgpu;
+mod windows;

@@ -128,7 +128,7 @@ fn more_log_probabilities_than_there_are_end_the_request() {
 fn plan(history: &[u32], first: usize, logits: Vec<LogitsRow>) -> StepPlan {
     let rows = (history.len() - first) as u32;
     let setup = SlotSetup { slot: 0, sampling: SamplingParams::default(), history: history.to_vec() };
-    let table = vec![TableEdit { group: 0, slot: 0, index: 0, page: PageId(0) }];
+    let table = vec![TableEdit { group: 0, slot: 0, index: 0, page: Some(PageId(0)) }];
     StepPlan {
         bucket: rows,
         prologue: Prologue { slots: vec![setup], table, ..Prologue::default() },

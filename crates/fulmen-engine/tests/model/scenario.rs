@@ -40,12 +40,22 @@ pub(crate) fn expert_model(preset: &str, recipe: &str, device: Device) -> Model 
     preset_model((preset, 2), recipe, device)
 }
 
+/// A small model whose layers have sliding windows of 40 positions, but for one, with random weights.
+pub(crate) fn window_model(preset: &str, recipe: &str, device: Device) -> Model {
+    preset_model((preset, window_layers(preset)), recipe, device)
+}
+
+/// So many layers that one sees everything.
+fn window_layers(preset: &str) -> usize {
+    if preset == "tiny-gemma3" { 7 } else { 3 }
+}
+
 /// A model of a preset, but with so many layers, with random weights.
-fn preset_model(shape: (&str, usize), recipe: &str, device: Device) -> Model {
+pub(crate) fn preset_model(shape: (&str, usize), recipe: &str, device: Device) -> Model {
     Model::from_source(Arc::new(preset_file(shape, recipe)), device, LoadOptions::default()).unwrap()
 }
 
-fn preset_file((preset, layers): (&str, usize), recipe: &str) -> GgufFile {
+pub(crate) fn preset_file((preset, layers): (&str, usize), recipe: &str) -> GgufFile {
     let shape = ModelShape { layers, ..ModelShape::preset(preset).unwrap() };
     Synth::new(shape, recipe.parse().unwrap(), 5).file().unwrap()
 }
@@ -62,6 +72,11 @@ impl Reference {
     /// That of [`hybrid_model`].
     pub(crate) fn hybrid(preset: &str, recipe: &str) -> Reference {
         Reference::of(&preset_file((preset, 4), recipe))
+    }
+
+    /// That of [`window_model`].
+    pub(crate) fn windows(preset: &str, recipe: &str) -> Reference {
+        Reference::of(&preset_file((preset, window_layers(preset)), recipe))
     }
 
     fn of(file: &GgufFile) -> Reference {
@@ -324,6 +339,11 @@ pub(crate) fn prefix_hits_change_nothing(model: &Model, options: &EngineOptions,
 
 /// The same of a model with recurrent states, which are kept in long prompts.
 pub(crate) fn hybrid_hits_change_nothing(model: &Model, options: &EngineOptions, tolerance: f32) {
+    hits_change_nothing(model, options, (600, 512), tolerance);
+}
+
+/// The same of a model with sliding windows.
+pub(crate) fn window_hits_change_nothing(model: &Model, options: &EngineOptions, tolerance: f32) {
     hits_change_nothing(model, options, (600, 512), tolerance);
 }
 

@@ -13,7 +13,9 @@ use fulmen_testkit::inject::{Failing, Injector, Site};
 use fulmen_wgpu::WgpuDispatcher;
 
 use super::cpu;
-use super::scenario::{Answer, Reference, Storm, answers, driver, prefix_hits_change_nothing, small_file};
+use super::scenario::{
+    Answer, Reference, Storm, answers, driver, prefix_hits_change_nothing, preset_file, small_file,
+};
 
 fn small(recipe: &str, devices: Vec<Device>) -> Model {
     let file = Arc::new(small_file(recipe));
@@ -42,6 +44,17 @@ fn a_storm_swaps_the_pages_of_every_rank() {
     let storm = Storm { requests: 24, max_tokens: 16, sampled: true, options, seed: 4 };
     let stats = storm.equal_bits(&small("f16", cpus(4)));
     assert!(stats.swapped_out > 0 && stats.cancelled > 0, "{stats:?}");
+}
+
+#[test]
+fn a_storm_of_layers_with_windows_gives_equal_bits_on_ranks() {
+    let file = Arc::new(preset_file(("tiny-gemma3", 7), "q8_0"));
+    let model =
+        Model::from_source_sharded(file, TensorParallel::new(cpus(2)), LoadOptions::default()).unwrap();
+    let options = EngineOptions { batch_invariant: true, window_pages: 8, ..few_pages() };
+    let storm = Storm { requests: 24, max_tokens: 20, sampled: true, options, seed: 3 };
+    let stats = storm.equal_bits(&model);
+    assert!(stats.window_group().is_some() && stats.prefix_cache.hits > 5, "{stats:?}");
 }
 
 #[test]

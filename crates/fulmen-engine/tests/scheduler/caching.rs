@@ -7,7 +7,7 @@ use fulmen_engine::{SamplingParams, Stop};
 use super::*;
 
 /// Runs one request and returns the prompt tokens that were cached, and its tokens.
-fn run(driver: &mut Driver<MockDevice>, request: Request) -> (usize, Vec<u32>) {
+pub(crate) fn run(driver: &mut Driver<MockDevice>, request: Request) -> (usize, Vec<u32>) {
     let model = MockModel::new(driver.scheduler().config());
     let expected = model.answer(&request, driver.scheduler().context());
     let expected_prompt = request.prompt_logprobs.map(|_| model.prompt_logprobs(&request.prompt, 0));

@@ -5,6 +5,7 @@ mod caching;
 mod faults;
 mod order;
 mod steps;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

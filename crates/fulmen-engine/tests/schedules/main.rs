@@ -33,12 +33,12 @@ fn run(flavor: Flavor, share: u64) {
 
 #[test]
 fn requests_end_with_the_tokens_they_have_alone() {
-    run(Flavor::Plain, 35);
+    run(Flavor::Plain, 30);
 }
 
 #[test]
 fn faults_of_the_device_and_of_allocations_hit_single_requests() {
-    run(Flavor::Faults, 30);
+    run(Flavor::Faults, 25);
 }
 
 #[test]
@@ -48,7 +48,12 @@ fn batch_invariant_schedules_never_prefill_decoded_positions() {
 
 #[test]
 fn windows_and_recurrent_states_follow_their_sequences() {
-    run(Flavor::Groups, 10);
+    run(Flavor::Groups, 5);
+}
+
+#[test]
+fn prefixes_of_layers_with_windows_give_the_tokens_of_cold_runs() {
+    run(Flavor::Windows, 15);
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(crate) enum Flavor {
     Faults,
     BatchInvariant,
     Groups,
+    /// Full attention and windows, both in the prefix cache.
+    Windows,
     /// Attention and recurrent states, with snapshots.
     Hybrid,
 }
@@ -126,7 +128,7 @@ fn draw_config(flavor: Flavor, rng: &mut Rng) -> SchedulerConfig {
     let batch_invariant = match flavor {
         Flavor::BatchInvariant => true,
         Flavor::Faults => chance(rng, 20),
-        Flavor::Hybrid => chance(rng, 25),
+        Flavor::Hybrid | Flavor::Windows => chance(rng, 25),
         Flavor::Plain | Flavor::Groups => false,
     };
     let page_size = [1, 2, 3, 4, 8][rng.usize(..5)];
@@ -150,8 +152,18 @@ fn draw_config(flavor: Flavor, rng: &mut Rng) -> SchedulerConfig {
             groups.push(GroupConfig::full(rng.u32(2..=pages.max(3))));
         }
     }
+    let windows = flavor == Flavor::Windows || flavor == Flavor::Faults && chance(rng, 30);
+    if windows {
+        for _ in 0..if chance(rng, 10) { 2 } else { 1 } {
+            let (widest, most) = ([6, 40][rng.usize(..2)], [12, 40, 160][rng.usize(..3)]);
+            let kind = GroupKind::Window { positions: rng.u32(1..=widest) };
+            // From too few for some contexts to more than all cached prefixes need.
+            let pages = rng.u32(2..=most);
+            groups.push(GroupConfig { kind, pages, host_pages });
+        }
+    }
     let hybrid = flavor == Flavor::Hybrid || flavor == Flavor::Faults && chance(rng, 30);
-    if hybrid {
+    if hybrid && !windows {
         // From too few for all slots to more than all snapshots need.
         let pages = if rng.bool() { rng.u32(1..=max_sequences + 2) } else { max_sequences + rng.u32(2..=40) };
         groups.push(GroupConfig { kind: GroupKind::Recurrent, pages, host_pages: host_pages.min(pages) });

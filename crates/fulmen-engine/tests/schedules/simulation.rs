@@ -29,6 +29,7 @@ pub(crate) struct Counts {
     copied_pages: u64,
     evictions: u64,
     state_evictions: u64,
+    window_evictions: u64,
     failed_launches: u64,
     devices_lost: u64,
     longest_wait_in_steps: u64,
@@ -43,6 +44,7 @@ impl Counts {
         assert!(preempted && self.cancelled > 0 && self.expired > 0 && self.dropped_rows > 0, "{self:?}");
         assert!(flavor == Flavor::Groups || self.hits > 0 && self.evictions > 0, "{self:?}");
         assert!(flavor != Flavor::Hybrid || self.state_evictions > 0 && self.swapped_out > 0, "{self:?}");
+        assert!(flavor != Flavor::Windows || self.window_evictions > 0 && self.copied_pages > 0, "{self:?}");
         assert!(flavor != Flavor::Faults || self.failed_launches > 0 && self.devices_lost > 0, "{self:?}");
     }
 }
@@ -341,6 +343,7 @@ impl<'a> Simulation<'a> {
         counts.copied_pages += stats.copied_pages;
         counts.evictions += stats.prefix_cache.evictions;
         counts.state_evictions += stats.prefix_cache.state_evictions;
+        counts.window_evictions += stats.prefix_cache.window_evictions;
         counts.failed_launches += stats.failed_launches;
     }
 }

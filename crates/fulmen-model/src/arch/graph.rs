@@ -80,8 +80,10 @@ pub mod names {
     /// Output: whose they are.
     pub const LOG_PROB_TOKENS: &str = "log_probs.tokens";
 
-    /// State: the pages of each sequence, in the KV caches of all layers.
+    /// State: the pages of each sequence, in the KV caches of all layers, or of those without a window.
     pub const PAGES: &str = "cache.pages";
+    /// State: those in the KV caches of layers with a window, if they have pages of their own.
+    pub const WINDOW_PAGES: &str = "cache.pages.window";
 
     /// Input of a host segment, by its number.
     pub fn host_input(number: usize) -> String {
@@ -227,6 +229,8 @@ pub struct GraphSpec {
     pub capacity: u32,
     /// KV pages of all sequences together.
     pub pages: u32,
+    /// KV pages of the layers with a window, whose page table is another then; 0 if they have the others'.
+    pub window_pages: u32,
     /// Slots of recurrent states. The rows of a mixed step say which slot is theirs; in other steps it has
     /// the number of their sequence.
     pub states: u32,
@@ -243,7 +247,7 @@ impl GraphSpec {
     /// A step of sequences that have all their pages.
     pub fn contiguous(step: Step, cache: DType, sequences: u32, capacity: u32) -> GraphSpec {
         let pages = sequences.saturating_mul(pages_of(capacity));
-        GraphSpec { step, cache, sequences, capacity, pages, states: sequences, stage: None }
+        GraphSpec { step, cache, sequences, capacity, pages, window_pages: 0, states: sequences, stage: None }
     }
 
     /// What a stage runs of this step: only the last stage computes results.
@@ -337,7 +341,7 @@ pub(super) fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage
 
     let Begin { mut x, embedding, tokens, history } = begin(recorder, spec, stage, positions, sequences)?;
     let variant = &config.variant;
-    let table = recorder.builder.page_table(names::PAGES, spec.sequences, spec.sequence_pages())?;
+    let tables = Tables::new(recorder, spec)?;
     let rows = match spec.step {
         Step::Prefill { .. } => AttentionRows::Prefill,
         Step::Decode { .. } | Step::Mixed { chunks: 0, .. } => AttentionRows::Decode,
@@ -346,8 +350,8 @@ pub(super) fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage
     let embedded = tokens.map(|tokens| [tokens, x]);
     let mut caches = HashMap::new();
     for number in stage.layers() {
-        let (dtype, n_pages, heads) = (spec.cache, spec.pages, config.heads_of(number));
-        let cache = CacheSpec { dtype, n_pages, table, heads };
+        let (table, n_pages) = tables.of(config, number);
+        let cache = CacheSpec { dtype: spec.cache, n_pages, table, heads: config.heads_of(number) };
         let cache = match (config.is_recurrent(number), config.cache_layer(number)) {
             (true, _) => None,
             (false, own) if own == number => Some(recorder.builder.kv_cache(&names::cache(number), cache)?),
@@ -420,6 +424,35 @@ pub(super) fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage
         recorder.builder.output(names::LOG_PROB_TOKENS, tokens)?;
     }
     Ok(())
+}
+
+/// The page tables and the pages of their pools.
+struct Tables {
+    all: (Tensor, u32),
+    /// Those of the layers with a window, if they have pages of their own.
+    window: Option<(Tensor, u32)>,
+}
+
+impl Tables {
+    fn new(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<Tables, ModelError> {
+        let mut table = |name: &str, pages: u32| {
+            recorder
+                .builder
+                .page_table(name, spec.sequences, spec.sequence_pages())
+                .map(|table| (table, pages))
+        };
+        let all = table(names::PAGES, spec.pages)?;
+        let window = match spec.window_pages {
+            0 => None,
+            pages => Some(table(names::WINDOW_PAGES, pages)?),
+        };
+        Ok(Tables { all, window })
+    }
+
+    /// Those of a layer.
+    fn of(&self, config: &Config, layer: u32) -> (Tensor, u32) {
+        self.window.filter(|_| config.variant.window_of(layer).is_some()).unwrap_or(self.all)
+    }
 }
 
 /// What the layers of a stage begin with.

@@ -1,8 +1,8 @@
 //! Attention with sliding windows, soft capping, attention temperature and sinks.
 
 use fulmen_core::{
-    AttentionRows, DType, Heads, PrefillChunk, RopePairing, RopeSpec, Rotation, Scores, Sharing, Temperature,
-    attention_work,
+    AttentionRows, DType, Heads, KV_PAGE, PrefillChunk, RopePairing, RopeSpec, Rotation, Scores, Sharing,
+    Temperature, attention_work,
 };
 
 use super::{heads, kv_cache, pages_used};
@@ -77,6 +77,18 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
+    /// The pages of each sequence that no row sees through a window. No kernel may read them.
+    fn pages_behind(&self, window: u32, n_seqs: u32) -> Vec<u32> {
+        let of = |sequence: u32| {
+            let rows = (0..).zip(&self.positions);
+            let own = rows.filter(|&(row, _): &(usize, _)| {
+                self.sequences.as_ref().map_or(0, |sequences| sequences[row]) == sequence
+            });
+            own.map(|(_, &position)| (position + 1).saturating_sub(window) / KV_PAGE).min().unwrap_or(0)
+        };
+        (0..n_seqs).map(of).collect()
+    }
+
     /// Consecutive rows of one sequence.
     fn run(name: &str, first: u32, m: u32, kind: AttentionRows) -> Rows<'_> {
         Rows { name, positions: (first..first + m).collect(), sequences: None, kind }
@@ -126,7 +138,10 @@ fn over_cache_of(
         (DType::Q8_0, true) => Tolerance::STORED_Q8_0_ATTENTION,
         _ => Tolerance::ATTENTION,
     };
-    let pages = pages_used(&rows.positions, rows.sequences.as_deref(), n_seqs, capacity, 0);
+    let mut pages = pages_used(&rows.positions, rows.sequences.as_deref(), n_seqs, capacity, 0);
+    if let (Draw::Pages { behind, .. }, Some(window)) = (&mut pages, rule.window) {
+        *behind = rows.pages_behind(window, n_seqs);
+    }
     let mut case = case.dtype(dtype).tolerance(tolerance).draw("pages", pages);
     case = case.draw("positions", Draw::Ints(rows.positions.clone()));
     if let Some(sequences) = &rows.sequences {

@@ -168,7 +168,7 @@ fn pages_used(positions: &[u32], sequences: Option<&[u32]>, n_seqs: u32, capacit
         let pages = &mut assigned[sequences.map_or(0, |sequences| sequences[row]) as usize];
         *pages = (*pages).max(pages_of(position + 1));
     }
-    Draw::Pages { pool: pool(n_seqs, capacity), assigned, shared }
+    Draw::Pages { pool: pool(n_seqs, capacity), assigned, behind: Vec::new(), shared }
 }
 
 #[cfg(test)]
