@@ -70,9 +70,10 @@ impl Lowering<'_> {
         let at = |id: TensorId| self.at(id);
         let output = outputs.first().map_or(0, |&id| at(id));
         Ok(match *op {
-            Op::Embed { table, tokens } => {
+            Op::Embed { table, tokens, part } => {
                 let (m, width) = (self.rows_of(tokens, 1)?, self.tensors[table].width);
-                OpCall::Embed(EmbedCall { table: self.weight(table), tokens: at(tokens), output, m, width })
+                let (table, tokens) = (self.weight(table), at(tokens));
+                OpCall::Embed(EmbedCall { table, part, tokens, output, m, width })
             }
             Op::MulMat { x, ref weights, residual } => self.mul_mat(x, weights, residual, outputs),
             Op::GateUp { x, gate, up, activation } => self.gate_up(x, [gate, up], activation, output),
@@ -142,9 +143,15 @@ impl Lowering<'_> {
                 let TensorDef { rows: m, width: n, .. } = self.tensors[x];
                 OpCall::ArgMax(ArgMaxCall { input: at(x), output, m, n })
             }
-            Op::Sample { logits, states } => {
+            Op::TopK { x, k, first } => {
+                let TensorDef { rows: m, width: n, .. } = self.tensors[x];
+                let indices = outputs.get(1).map_or(0, |&id| at(id));
+                OpCall::TopK(TopKCall { input: at(x), values: output, indices, m, n, k, first })
+            }
+            Op::Sample { logits, tokens, states } => {
                 let TensorDef { rows: m, width: n, .. } = self.tensors[logits];
-                OpCall::Sample(SampleCall { logits: at(logits), states: at(states), output, m, n })
+                let (logits, tokens, states) = (at(logits), self.at_option(tokens), at(states));
+                OpCall::Sample(SampleCall { logits, tokens, states, output, m, n })
             }
             Op::Penalize { logits, penalties, history, slots } => {
                 let TensorDef { rows: m, width: n, .. } = self.tensors[logits];

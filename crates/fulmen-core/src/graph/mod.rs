@@ -143,6 +143,9 @@ impl ComputeGraph {
     ) -> usize {
         let dtype = match op {
             TensorOp::ArgMax | TensorOp::Sample | TensorOp::GatherTokens | TensorOp::Advance => DType::U32,
+            TensorOp::AllGather => {
+                inputs.first().and_then(|&input| self.nodes.get(input)).map_or(DType::F32, |node| node.dtype)
+            }
             _ => DType::F32,
         };
         self.push(op, ptr, shape, dtype, inputs, params)

@@ -2,7 +2,7 @@
 
 use super::{
     AttentionRows, DeltaHeads, GateActivation, GatedActivation, KvCache, RecurrentState, RouteSpec,
-    Temperature,
+    TablePart, Temperature,
 };
 use crate::DType;
 
@@ -148,13 +148,15 @@ pub struct OpParams {
     /// SoftMax and Attention.
     pub scalar: f32,
     /// Layer number, for messages and profiles; in LogProbs how many of the most likely tokens are wanted;
-    /// in CausalConv the taps.
+    /// in CausalConv the taps; in TopK the index of the first column.
     pub int_param: u32,
     /// Address of a second output: the sum in AddRmsNorm, the tokens in LogProbs, the ids in
-    /// Route.
+    /// Route, the indices in TopK.
     pub second_ptr: u64,
     /// Rows of the table of an Embed node.
     pub table_rows: u32,
+    /// What the table of an Embed node is a part of, if it is.
+    pub table_part: Option<TablePart>,
     /// Heads of Rope, Attention, KvStore, RopeStore.
     pub heads: Heads,
     /// Heads of GatedDeltaRule.

@@ -60,10 +60,15 @@ impl RankDevice {
         Ok(values)
     }
 
-    /// The collective that planned calls are, if they are one.
-    fn collective<'p>(&self, program: &'p Program, planned: &PlannedCall) -> Option<&'p OpCall> {
+    /// Whether a call is not the device's to run as it is.
+    fn changes(&self, call: &OpCall) -> bool {
+        call.is_collective() || (self.communicator.is_none() && matches!(call, OpCall::Sample(_)))
+    }
+
+    /// The call that planned calls are, if it is one that the device cannot run as it is.
+    fn changed<'p>(&self, program: &'p Program, planned: &PlannedCall) -> Option<&'p OpCall> {
         match program.calls().get(planned.calls.clone())? {
-            [step] if step.call.is_collective() => Some(&step.call),
+            [step] if self.changes(&step.call) => Some(&step.call),
             _ => None,
         }
     }
@@ -166,6 +171,7 @@ impl KernelDispatch for RankDevice {
         match call {
             OpCall::AllReduce(call) => self.dispatch_all_reduce(call),
             OpCall::AllGather(call) => self.dispatch_all_gather(call),
+            call if self.changes(call) => self.device.dispatch(&call.of_rank_alone()),
             call => self.device.dispatch(call),
         }
     }
@@ -279,7 +285,7 @@ impl KernelDispatch for RankDevice {
     }
 
     fn dispatch_planned(&mut self, program: &Program, planned: &PlannedCall) -> Result<usize, BackendError> {
-        match self.collective(program, planned) {
+        match self.changed(program, planned) {
             Some(call) => self.dispatch(call),
             None => self.device.dispatch_planned(program, planned),
         }

@@ -10,6 +10,7 @@ mod scenario;
 mod sessions;
 #[path = "../tiny/mod.rs"]
 mod tiny;
+mod vocabulary;
 
 use std::sync::Arc;
 

@@ -10,15 +10,19 @@
 //! A column-parallel weight is divided by its rows, the columns of its result; the row-parallel weight behind
 //! it by its columns, so that each rank has a part of every sum. An all-reduce adds the parts. The bias of a
 //! row-parallel weight is added by rank 0; the others have zeros. Where there are fewer KV heads than ranks,
-//! several ranks have the same KV head. The output matrix is divided by the vocabulary if that divides, and
-//! an all-gather gives every rank all logits: each draws the same token. Everything else, the embedding
-//! included, is on every rank.
+//! several ranks have the same KV head. Everything else is on every rank.
 //!
-//! All ranks have the same sizes and run the same program.
+//! The embedding and the output matrix are divided by the vocabulary if that divides. A rank looks up the
+//! tokens that it has, with zeros for others, and an all-reduce adds the rows. Each rank has the logits of its
+//! part of the vocabulary. Where rows draw one of a few most likely tokens, an all-gather of each rank's most
+//! likely ones is enough; otherwise it is one of all logits. Either way each rank draws the same token.
+//!
+//! All ranks have the same sizes and run the same program, but for the first token of their part.
 
 use std::sync::Arc;
 
-use fulmen_core::{Heads, MAX_RANKS, Tensor};
+use fulmen_core::sampling::{MAX_TOP_K, SampleState};
+use fulmen_core::{Heads, MAX_RANKS, TablePart, Tensor};
 
 use super::record::Recorder;
 use super::shard_source::{Part, ShardSource, Slices};
@@ -26,7 +30,7 @@ use super::{Architecture, Config, Experts};
 use crate::error::ModelError;
 use crate::source::{ModelSource, TensorInfo};
 
-/// The output matrix, and the embedding that is one if there is no other.
+/// The output matrix, and the embedding, which is one if there is no other.
 const HEAD: &str = "output.weight";
 const EMBEDDING: &str = "token_embd.weight";
 
@@ -37,8 +41,9 @@ pub struct Shard {
     pub rank: u32,
     /// How many there are.
     pub ranks: u32,
-    /// Rows of the output matrix of each rank, if it is divided.
-    pub head_rows: Option<u32>,
+    /// The part of the vocabulary of each rank, if it is divided: rows of the embedding and of the output
+    /// matrix.
+    pub vocabulary: Option<u32>,
 }
 
 /// How a weight is divided, by its name in a layer.
@@ -104,8 +109,8 @@ impl Sharding {
         (1..=MAX_RANKS).filter(|&ranks| check(config, source, ranks).is_ok()).collect()
     }
 
-    /// With collectives also for a single rank, to whom they change nothing: a tied embedding is there twice.
-    /// For tests and measurements on one device.
+    /// With collectives also for a single rank, to whom they change nothing. For tests and measurements on one
+    /// device.
     pub fn with_collectives(self) -> Sharding {
         Sharding { always: true, ..self }
     }
@@ -126,7 +131,7 @@ impl Sharding {
             return whole.clone();
         }
         let divided = |size: u32| if size.is_multiple_of(ranks) { size / ranks } else { size };
-        let head_rows = whole.vocabulary.is_multiple_of(ranks).then_some(whole.vocabulary / ranks);
+        let vocabulary = whole.vocabulary.is_multiple_of(ranks).then_some(whole.vocabulary / ranks);
         Config {
             heads: heads(whole.heads, ranks),
             // Of a mixture without leading dense layers nothing has this width.
@@ -136,9 +141,7 @@ impl Sharding {
                 shared_inner: divided(experts.shared_inner),
                 ..experts
             }),
-            // A divided head is a part of the embedding under the name of its own.
-            tied: whole.tied && head_rows.is_none(),
-            shard: Some(Shard { rank, ranks, head_rows }),
+            shard: Some(Shard { rank, ranks, vocabulary }),
             ..whole.clone()
         }
     }
@@ -198,21 +201,13 @@ fn check(config: &Config, source: &dyn ModelSource, ranks: u32) -> Result<(), St
 
 /// The tensors of a rank, in file order.
 fn parts(config: &Config, source: &dyn ModelSource, shard: (u32, u32)) -> Result<Vec<Part>, String> {
-    let mut parts = Vec::new();
-    for info in source.tensors() {
-        parts.push(part(config, info, shard)?);
-    }
-    let embedding = source.tensor(EMBEDDING).filter(|_| config.tied);
-    if let Some(embedding) = embedding.filter(|_| config.vocabulary.is_multiple_of(shard.1)) {
-        parts.push(by_rows(embedding, HEAD, shard)?);
-    }
-    Ok(parts)
+    source.tensors().iter().map(|info| part(config, info, shard)).collect()
 }
 
 /// The part of a tensor that a rank has.
 fn part(config: &Config, info: &TensorInfo, shard: (u32, u32)) -> Result<Part, String> {
-    if info.name() == HEAD && config.vocabulary.is_multiple_of(shard.1) {
-        return by_rows(info, HEAD, shard);
+    if matches!(info.name(), HEAD | EMBEDDING) && config.vocabulary.is_multiple_of(shard.1) {
+        return by_rows(info, shard);
     }
     let mut words = info.name().split('.');
     let (Some("blk"), Some(layer), Some(name), Some(kind), None) =
@@ -230,27 +225,27 @@ fn part(config: &Config, info: &TensorInfo, shard: (u32, u32)) -> Result<Part, S
         (Division::Row, "bias") => Ok(Part::zeros(info)),
         (Division::Row, _) => {
             let size = even(info, 0, shard.1)?;
-            Part::new(info, info.name(), 0, (shard.0 as usize * size, size))
+            Part::new(info, 0, (shard.0 as usize * size, size))
         }
-        (Division::Column, "weight") if name != "attn_sinks" => by_rows(info, info.name(), shard),
+        (Division::Column, "weight") if name != "attn_sinks" => by_rows(info, shard),
         (Division::Column, _) => {
             let size = even(info, 0, shard.1)?;
-            Part::new(info, info.name(), 0, (shard.0 as usize * size, size))
+            Part::new(info, 0, (shard.0 as usize * size, size))
         }
         (Division::KvHeads, kind) => {
             let Heads { n_kv_heads, head_dim, .. } = config.heads;
             let local = heads(config.heads, shard.1).kv_width() as usize;
             let first = u64::from(shard.0) * u64::from(n_kv_heads) / u64::from(shard.1);
             let first = first as usize * head_dim as usize;
-            Part::new(info, info.name(), usize::from(kind == "weight"), (first, local))
+            Part::new(info, usize::from(kind == "weight"), (first, local))
         }
     }
 }
 
-/// An even part of the rows of a tensor, under a name.
-fn by_rows(info: &TensorInfo, name: &str, (rank, ranks): (u32, u32)) -> Result<Part, String> {
+/// An even part of the rows of a tensor.
+fn by_rows(info: &TensorInfo, (rank, ranks): (u32, u32)) -> Result<Part, String> {
     let size = even(info, 1, ranks)?;
-    Part::new(info, name, 1, (rank as usize * size, size))
+    Part::new(info, 1, (rank as usize * size, size))
 }
 
 /// The size of each rank's part of a dimension.
@@ -266,13 +261,8 @@ fn even(info: &TensorInfo, axis: usize, ranks: u32) -> Result<usize, String> {
 }
 
 impl Part {
-    /// `(first, size)` of dimension `axis` of a tensor, 0 for columns and 1 for rows, under a name.
-    fn new(
-        info: &TensorInfo,
-        name: &str,
-        axis: usize,
-        (first, size): (usize, usize),
-    ) -> Result<Part, String> {
+    /// `(first, size)` of dimension `axis` of a tensor, 0 for columns and 1 for rows.
+    fn new(info: &TensorInfo, axis: usize, (first, size): (usize, usize)) -> Result<Part, String> {
         let (dims, dtype) = (info.dims(), info.dtype());
         let Some(&all) = dims.get(axis).filter(|&&all| first + size <= all) else {
             return Err(format!("{:?} has the shape {dims:?}", info.name()));
@@ -298,15 +288,37 @@ impl Part {
         };
         let mut dims = dims.to_vec();
         dims[axis] = size;
-        let local = TensorInfo::new(name, &dims, dtype).map_err(refused)?;
+        let local = TensorInfo::new(info.name(), &dims, dtype).map_err(refused)?;
         Ok(Part::slices(info, local, slices))
     }
 }
 
+/// The most likely tokens that a rank offers, where rows draw one of several.
+const CANDIDATES: u32 = MAX_TOP_K;
+
 impl Config {
-    /// Rows of the output matrix.
-    pub(super) fn head_rows(&self) -> u32 {
-        self.shard.and_then(|shard| shard.head_rows).unwrap_or(self.vocabulary)
+    /// Rows of the embedding and of the output matrix.
+    pub(super) fn vocabulary_rows(&self) -> u32 {
+        self.shard.and_then(|shard| shard.vocabulary).unwrap_or(self.vocabulary)
+    }
+
+    /// How many of the most likely tokens are enough to draw from for rows with these parameters, if ranks
+    /// that have a part of the vocabulary each send less for it than all their logits; see
+    /// [`Results::Draw`](super::Results::Draw).
+    pub fn candidates(&self, rows: impl IntoIterator<Item = SampleState>) -> Option<u32> {
+        let part = self.shard?.vocabulary?;
+        let mut most = 1;
+        for SampleState { temperature, top_k, .. } in rows {
+            most = most.max(match top_k {
+                _ if temperature == 0.0 => 1,
+                0 => return None,
+                1 => 1,
+                _ if top_k <= CANDIDATES => CANDIDATES,
+                _ => return None,
+            });
+        }
+        // A candidate is a logit and a token.
+        (2 * most < part).then_some(most)
     }
 }
 
@@ -321,12 +333,38 @@ impl Recorder<'_> {
         }
     }
 
+    /// The embeddings of tokens, from a table that may be a part of that of all ranks.
+    pub(super) fn embed(&mut self, table: Tensor, tokens: Tensor) -> Result<Tensor, ModelError> {
+        let Some(Shard { rank, ranks, vocabulary: Some(rows) }) = self.config.shard else {
+            return Ok(self.builder.embed(table, tokens)?);
+        };
+        let part = TablePart { first: rank * rows, of: self.config.vocabulary };
+        let own = self.builder.embed_part(table, tokens, part)?;
+        Ok(self.builder.all_reduce(own, ranks)?)
+    }
+
     /// All logits, where each rank has computed those of a part of the vocabulary.
     pub(super) fn gather_logits(&mut self, logits: Tensor) -> Result<Tensor, ModelError> {
         match self.config.shard {
-            Some(Shard { ranks, head_rows: Some(_), .. }) => Ok(self.builder.all_gather(logits, ranks)?),
+            Some(Shard { ranks, vocabulary: Some(_), .. }) => Ok(self.builder.all_gather(logits, ranks)?),
             _ => Ok(logits),
         }
+    }
+
+    /// The largest `count` logits of each rank, in the order of the ranks, and their tokens. Of equal logits
+    /// the lowest token comes first, since ranks have rising parts of the vocabulary. `None` if logits are not
+    /// divided.
+    pub(super) fn gather_candidates(
+        &mut self,
+        logits: Tensor,
+        count: u32,
+    ) -> Result<Option<(Tensor, Tensor)>, ModelError> {
+        let Some(Shard { rank, ranks, vocabulary: Some(rows) }) = self.config.shard else {
+            return Ok(None);
+        };
+        let (values, tokens) = self.builder.top_k(logits, count, rank * rows)?;
+        let values = self.builder.all_gather(values, ranks)?;
+        Ok(Some((values, self.builder.all_gather(tokens, ranks)?)))
     }
 
     /// Refuses what a rank cannot compute from its own part.

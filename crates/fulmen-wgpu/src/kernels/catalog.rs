@@ -30,6 +30,7 @@ use super::reduce::{Reduction, reduce};
 use super::rope::{Rope, rope};
 use super::rows::{Rows, layer_norm, rms_norm, row_reduce, softmax};
 use super::sample::sample;
+use super::top_k::top_k;
 use super::transpose::transpose;
 use super::{Elem, KernelError, LaunchList};
 use crate::kernel::{Caps, Kernel};
@@ -238,9 +239,20 @@ const MODEL: &[Row] = &[
     ("sample/log_probs_rows", "Log-probabilities: rows", "log_probs/rows.wgsl", |caps| {
         log_probs(1, 32_000, 5, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
     }),
-    ("sample/first", "Sampling: first pass", "sample/largest.wgsl", |caps| only(sample(1, 32_000, caps))),
+    ("sample/top_k_parts", "The largest logits: parts of rows", "top_k/parts.wgsl", |caps| {
+        only(top_k(1, 32_000, 64, 0, caps))
+    }),
+    ("sample/top_k_rows", "The largest logits: rows", "top_k/rows.wgsl", |caps| {
+        top_k(1, 32_000, 64, 0, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
+    }),
+    ("sample/first", "Sampling: first pass", "sample/largest.wgsl", |caps| {
+        only(sample(1, 32_000, false, caps))
+    }),
     ("sample/draw", "Sampling: the draw", "sample/draw.wgsl", |caps| {
-        sample(1, 32_000, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
+        sample(1, 32_000, false, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
+    }),
+    ("sample/draw_candidates", "Sampling: the draw from some tokens", "sample/draw.wgsl", |caps| {
+        sample(1, 256, true, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
     }),
     ("sample/advance", "Tokens and positions of the next step", "advance.wgsl", |caps| {
         only(advance(&HistoryRows { m: 1, n_seqs: 1, capacity: 4096, sequences: false }, caps))
@@ -380,5 +392,5 @@ fn experts() -> ExpertMatmul {
 }
 
 fn table(dtype: DType, caps: &Caps) -> Option<Kernel> {
-    only(embed(&Embed { dtype, rows: 32_000, width: K, slice: 0..32_000, m: 1 }, caps))
+    only(embed(&Embed { dtype, rows: 32_000, width: K, part: 0..32_000, slice: 0..32_000, m: 1 }, caps))
 }
