@@ -1,5 +1,5 @@
-// The largest values of each row in descending order, and their columns; of equal ones the lowest column first,
-// never NaN or -inf.
+// The largest values of each row in descending order, and their columns; of equal ones the lowest column
+// first, never NaN or -inf.
 //
 // Algorithm: a two-level selection by 64-bit keys (ordered_key.cuh), whose order is total. Tile: 4096 values.
 // - top_k_parts: grid rows x parts of 4096 values, 1024 threads, 4 values per thread in registers. A warp

@@ -129,6 +129,21 @@ impl Writer {
                 let inputs = vec![self.rows(c.input, c.m, c.n)];
                 self.push((op, c.output, [1, 1, c.m, 0], inputs), none)
             }
+            OpCall::TopK(_) | OpCall::Sample(_) | OpCall::Penalize(_) | OpCall::GatherTokens(_) => {
+                self.logits(call)
+            }
+            OpCall::MaskLogits(_) | OpCall::LogProbs(_) | OpCall::Advance(_) => self.logits(call),
+            OpCall::CausalConv(_) | OpCall::GatedDeltaRule(_) | OpCall::SigmoidGate(_) => {
+                self.recurrent(call)
+            }
+            call => self.element_wise(call),
+        }
+    }
+
+    /// From logits to the tokens of the next step.
+    fn logits(&mut self, call: &OpCall) -> usize {
+        let (op, none) = (call.op(), OpParams::default());
+        match call {
             OpCall::TopK(c) => {
                 let inputs = vec![self.rows(c.input, c.m, c.n)];
                 let params = OpParams { second_ptr: c.indices, int_param: c.first, ..none };
@@ -173,10 +188,7 @@ impl Writer {
                 };
                 self.push((op, c.tokens, [1, 1, c.m, 0], inputs), params)
             }
-            OpCall::CausalConv(_) | OpCall::GatedDeltaRule(_) | OpCall::SigmoidGate(_) => {
-                self.recurrent(call)
-            }
-            call => self.element_wise(call),
+            other => unreachable!("{} has no logits", other.op()),
         }
     }
 
@@ -239,6 +251,7 @@ impl Writer {
                 let inputs = vec![self.rows(c.logits, c.m, c.n_experts)];
                 let params = OpParams {
                     route: Some(c.route),
+                    expert_part: c.part,
                     second_ptr: c.ids,
                     bias_ptr: c.bias.unwrap_or(0),
                     bias_len: c.bias.map_or(0, |_| c.n_experts),

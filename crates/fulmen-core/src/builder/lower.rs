@@ -143,6 +143,21 @@ impl Lowering<'_> {
                 let TensorDef { rows: m, width: n, .. } = self.tensors[x];
                 OpCall::ArgMax(ArgMaxCall { input: at(x), output, m, n })
             }
+            Op::TopK { .. }
+            | Op::Sample { .. }
+            | Op::Penalize { .. }
+            | Op::GatherTokens { .. }
+            | Op::MaskLogits { .. }
+            | Op::LogProbs { .. }
+            | Op::Advance { .. } => self.logits(op, outputs)?,
+        })
+    }
+
+    /// The calls from logits to the tokens of the next step.
+    fn logits(&self, op: &Op, outputs: &[TensorId]) -> Result<OpCall, Problem> {
+        let at = |id: TensorId| self.at(id);
+        let output = outputs.first().map_or(0, |&id| at(id));
+        Ok(match *op {
             Op::TopK { x, k, first } => {
                 let TensorDef { rows: m, width: n, .. } = self.tensors[x];
                 let indices = outputs.get(1).map_or(0, |&id| at(id));
@@ -190,6 +205,7 @@ impl Lowering<'_> {
                 let [drawn, tokens, positions] = [drawn, tokens, positions].map(at);
                 OpCall::Advance(AdvanceCall { drawn, tokens, positions, sequences, history, m })
             }
+            _ => return Err(Problem::Missing { what: "the logits of the op" }),
         })
     }
 
@@ -245,11 +261,11 @@ impl Lowering<'_> {
         let at = |id: TensorId| self.at(id);
         let output = outputs.first().map_or(0, |&id| at(id));
         Ok(match *op {
-            Op::Route { logits, bias, route } => {
+            Op::Route { logits, bias, route, part } => {
                 let TensorDef { rows: m, width: n_experts, .. } = self.tensors[logits];
                 let (bias, ids) = (self.at_option(bias), outputs.get(1).map_or(0, |&id| at(id)));
                 let logits = at(logits);
-                OpCall::Route(RouteCall { logits, bias, weights: output, ids, m, n_experts, route })
+                OpCall::Route(RouteCall { logits, bias, weights: output, ids, m, n_experts, route, part })
             }
             Op::ExpertGateUp { x, ids, gate, up, n_experts, activation } => {
                 let TensorDef { rows: m, width: k, .. } = self.tensors[x];

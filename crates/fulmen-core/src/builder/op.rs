@@ -1,7 +1,7 @@
 //! The ops of a logical graph, with the tensors they read.
 
 use crate::graph::checks::{above_0, finite};
-use crate::graph::{BinaryCall, OpCall, TablePart, TensorOp, UnaryCall};
+use crate::graph::{BinaryCall, ExpertPart, OpCall, TablePart, TensorOp, UnaryCall};
 use crate::{
     AttentionRows, DType, DeltaHeads, GateActivation, GatedActivation, Heads, Problem, RopeSpec, RouteSpec,
     Scores,
@@ -153,6 +153,7 @@ pub enum Op {
         logits: TensorId,
         bias: Option<TensorId>,
         route: RouteSpec,
+        part: Option<ExpertPart>,
     },
     /// The weights are those of all experts.
     ExpertGateUp {
@@ -386,9 +387,8 @@ impl Op {
                 all(Fixed, &[*gamma]);
             }
             Op::Binary { a, b, .. } => all(Batch, &[*a, *b]),
-            Op::Unary { x, .. } | Op::SoftMax { x, .. } | Op::Copy { x } | Op::ArgMax { x } => {
-                all(Batch, &[*x]);
-            }
+            Op::Unary { x, .. } | Op::SoftMax { x, .. } | Op::Copy { x } => all(Batch, &[*x]),
+            Op::ArgMax { x } | Op::TopK { x, .. } => all(Batch, &[*x]),
             Op::AllReduce { x, .. } | Op::AllGather { x, .. } => all(Batch, &[*x]),
             Op::Rope { x, positions, factors, .. } => {
                 all(Batch, &[*x, *positions]);
@@ -432,7 +432,6 @@ impl Op {
                 all(Batch, slots.sequences.as_slice());
             }
             Op::SigmoidGate { x, gate } => all(Batch, &[*x, *gate]),
-            Op::TopK { x, .. } => all(Batch, &[*x]),
             Op::Sample { logits, tokens, states } => {
                 all(Batch, &[*logits, *states]);
                 all(Batch, tokens.as_slice());

@@ -355,7 +355,8 @@ pub struct TopKCall {
 pub struct SampleCall {
     /// `[m, n]`.
     pub logits: u64,
-    /// `[m, n]`: whose they are, of equal logits the lowest token first; the column is the token if not given.
+    /// `[m, n]`: whose they are, of equal logits the lowest token first; the column is the token if not
+    /// given.
     pub tokens: Option<u64>,
     /// One state per row; its step is incremented.
     pub states: u64,

@@ -57,7 +57,8 @@ Shape `[n, k, m, 0]`.",
                 inputs: 1 = "1",
                 does: "The experts of each row of a mixture of experts, and their weights.",
                 node: "Input: the router's logits. Shape `[top, 1, m, 0]`: the weights; the ids are at \
-`second_ptr`. The selection is `route`, with the bias `bias_ptr` of `bias_len` values.",
+`second_ptr`. The selection is `route`, with the bias `bias_ptr` of `bias_len` values. With an \
+`expert_part` ids are those among its experts, [`NO_EXPERT`](super::NO_EXPERT) for others.",
             }
             ExpertGateUp(ExpertGateUpCall) {
                 name: "expert_gate_up", method: dispatch_expert_gate_up, kernel: optional,
@@ -185,7 +186,8 @@ to the KV cache.",
                 name: "all_gather", method: dispatch_all_gather, kernel: collective,
                 inputs: 1 = "1",
                 does: "The columns of all ranks beside each other, on every rank.",
-                node: "Shape `[ranks · n, 1, m, 0]` of an input `[n, 1, m, 0]`, f32 or u32, among `ranks` ranks.",
+                node: "Shape `[ranks · n, 1, m, 0]` of an input `[n, 1, m, 0]`, f32 or u32, among `ranks` \
+ranks.",
             }
             CausalConv(CausalConvCall) {
                 name: "causal_conv", method: dispatch_causal_conv, kernel: optional,
@@ -230,8 +232,8 @@ states `recurrent`.",
                 name: "sample", method: dispatch_sample, kernel: optional,
                 inputs: 1 | 2 = "1 or 2 (logits, tokens)",
                 does: "A token sampled from each row of logits.",
-                node: "Inputs: logits and, if a logit's column is not its token, the token of each. The row's \
-state is at `sample_ptr`; output as ArgMax.",
+                node: "Inputs: logits and, if a logit's column is not its token, the token of each. The \
+row's state is at `sample_ptr`; output as ArgMax.",
             }
             Penalize(PenalizeCall) {
                 name: "penalize", method: dispatch_penalize, kernel: optional,

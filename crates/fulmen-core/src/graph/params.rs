@@ -1,8 +1,8 @@
 //! The parameters of a node, beyond its inputs and its shape.
 
 use super::{
-    AttentionRows, DeltaHeads, GateActivation, GatedActivation, KvCache, RecurrentState, RouteSpec,
-    TablePart, Temperature,
+    AttentionRows, DeltaHeads, ExpertPart, GateActivation, GatedActivation, KvCache, RecurrentState,
+    RouteSpec, TablePart, Temperature,
 };
 use crate::DType;
 
@@ -138,6 +138,8 @@ pub struct OpParams {
     pub n_experts: u32,
     /// How Route chooses experts.
     pub route: Option<RouteSpec>,
+    /// The experts of Route that are here, if not all are.
+    pub expert_part: Option<ExpertPart>,
     /// The activation of ExpertGateUp.
     pub activation: GatedActivation,
     /// Address of the gain of a norm (of the query heads' norm in RopeStore, where 0 means none).

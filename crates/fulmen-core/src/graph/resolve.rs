@@ -209,6 +209,7 @@ impl<'a> Node<'a> {
             m,
             n_experts,
             route,
+            part: params.expert_part,
         })
     }
 

@@ -12,8 +12,9 @@ use crate::isa::Isa;
 use crate::simd::dispatch;
 use crate::threads::Pool;
 
-/// For each row of `width` elements the `k` largest, `[rows, k]`, and in `indices` their columns plus `first`:
-/// of equal ones the lowest column first, never NaN or -inf. Where a row has fewer, -inf and [`NO_TOKEN`].
+/// For each row of `width` elements the `k` largest, `[rows, k]`, and in `indices` their columns plus
+/// `first`: of equal ones the lowest column first, never NaN or -inf. Where a row has fewer, -inf and
+/// [`NO_TOKEN`].
 #[allow(clippy::too_many_arguments)] // Two outputs of one shape.
 pub fn top_k(
     pool: &Pool,

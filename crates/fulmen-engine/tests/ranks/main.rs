@@ -2,6 +2,7 @@
 //! with an error that names the rank, and nothing is left behind.
 
 mod engine;
+mod experts;
 mod faults;
 mod on_devices;
 mod refused;

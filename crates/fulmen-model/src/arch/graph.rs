@@ -104,9 +104,9 @@ pub enum Results {
         penalize: bool,
         /// Whether token masks apply.
         mask: bool,
-        /// Every row draws one of this many of its most likely tokens; `None` if that is not known. Ranks that
-        /// have a part of the vocabulary each exchange no more of them; others ignore it. It has no effect
-        /// with penalties, masks or log-probabilities, which need all logits.
+        /// Every row draws one of this many of its most likely tokens; `None` if that is not known. Ranks
+        /// that have a part of the vocabulary each exchange no more of them; others ignore it. It has no
+        /// effect with penalties, masks or log-probabilities, which need all logits.
         candidates: Option<u32>,
         /// What else is computed, in a mixed step.
         beside: Beside,
@@ -410,6 +410,17 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage) -> Result
     if let Some(cap) = variant.logit_softcap {
         logits = recorder.builder.soft_cap(logits, cap)?;
     }
+    finish(recorder, spec, [x, logits], (results, step), history)
+}
+
+/// Computes results from hidden states after the final norm and this rank's logits.
+fn finish(
+    recorder: &mut Recorder<'_>,
+    spec: &GraphSpec,
+    [x, logits]: [Tensor; 2],
+    (results, step): (Results, Option<StepStates>),
+    history: Option<Tensor>,
+) -> Result<(), ModelError> {
     let Results::Draw { penalize, mask, candidates, beside } = results else {
         let logits = recorder.gather_logits(logits)?;
         return Ok(recorder.builder.output(names::LOGITS, logits)?);

@@ -13,16 +13,22 @@
 //! several ranks have the same KV head. Everything else is on every rank.
 //!
 //! The embedding and the output matrix are divided by the vocabulary if that divides. A rank looks up the
-//! tokens that it has, with zeros for others, and an all-reduce adds the rows. Each rank has the logits of its
-//! part of the vocabulary. Where rows draw one of a few most likely tokens, an all-gather of each rank's most
-//! likely ones is enough; otherwise it is one of all logits. Either way each rank draws the same token.
+//! tokens that it has, with zeros for others, and an all-reduce adds the rows. Each rank has the logits of
+//! its part of the vocabulary. Where rows draw one of a few most likely tokens, an all-gather of each rank's
+//! most likely ones is enough; otherwise it is one of all logits. Either way each rank draws the same token.
 //!
-//! All ranks have the same sizes and run the same program, but for the first token of their part.
+//! The weights of experts are divided by columns and rows, too, if that is possible: then every rank has a
+//! part of each expert. Otherwise, such as where the width of an expert is not whole blocks for each rank, a
+//! rank has whole experts. The router is on every rank; a row skips the experts of other ranks, and the
+//! all-reduce adds what each rank has computed of it.
+//!
+//! All ranks have the same sizes and run the same program, but for the first token and the first expert of
+//! their parts.
 
 use std::sync::Arc;
 
 use fulmen_core::sampling::{MAX_TOP_K, SampleState};
-use fulmen_core::{Heads, MAX_RANKS, TablePart, Tensor};
+use fulmen_core::{ExpertPart, Heads, MAX_RANKS, RouteSpec, Routed, TablePart, Tensor};
 
 use super::record::Recorder;
 use super::shard_source::{Part, ShardSource, Slices};
@@ -44,6 +50,17 @@ pub struct Shard {
     /// The part of the vocabulary of each rank, if it is divided: rows of the embedding and of the output
     /// matrix.
     pub vocabulary: Option<u32>,
+    /// Experts of each rank, if it has whole ones; those of the model, if it has a part of each.
+    pub experts: Option<u32>,
+}
+
+/// How the experts of mixtures are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExpertDivision {
+    /// A rank has a part of the columns of each.
+    Columns,
+    /// A rank has some of them.
+    Experts,
 }
 
 /// How a weight is divided, by its name in a layer.
@@ -84,6 +101,7 @@ fn divides(architecture: Architecture) -> bool {
 pub struct Sharding {
     config: Config,
     ranks: u32,
+    experts: ExpertDivision,
     /// Whether a single rank has collectives, too.
     always: bool,
 }
@@ -95,7 +113,7 @@ impl Sharding {
     /// [`ModelError::Sharding`] says what does not divide, and which numbers of ranks are possible.
     pub fn new(config: &Config, source: &dyn ModelSource, ranks: u32) -> Result<Sharding, ModelError> {
         match check(config, source, ranks) {
-            Ok(()) => Ok(Sharding { config: config.clone(), ranks, always: false }),
+            Ok(experts) => Ok(Sharding { config: config.clone(), ranks, experts, always: false }),
             Err(reason) => {
                 let possible: Vec<String> =
                     Sharding::possible(config, source).iter().map(u32::to_string).collect();
@@ -109,8 +127,8 @@ impl Sharding {
         (1..=MAX_RANKS).filter(|&ranks| check(config, source, ranks).is_ok()).collect()
     }
 
-    /// With collectives also for a single rank, to whom they change nothing. For tests and measurements on one
-    /// device.
+    /// With collectives also for a single rank, to whom they change nothing. For tests and measurements on
+    /// one device.
     pub fn with_collectives(self) -> Sharding {
         Sharding { always: true, ..self }
     }
@@ -132,16 +150,22 @@ impl Sharding {
         }
         let divided = |size: u32| if size.is_multiple_of(ranks) { size / ranks } else { size };
         let vocabulary = whole.vocabulary.is_multiple_of(ranks).then_some(whole.vocabulary / ranks);
+        let by_expert = whole.experts.filter(|_| self.experts == ExpertDivision::Experts);
+        let experts = by_expert.map(|experts| experts.count / ranks);
         Config {
             heads: heads(whole.heads, ranks),
             // Of a mixture without leading dense layers nothing has this width.
             inner: divided(whole.inner),
             experts: whole.experts.map(|experts| Experts {
-                inner: divided(experts.inner),
+                inner: if self.experts == ExpertDivision::Columns {
+                    divided(experts.inner)
+                } else {
+                    experts.inner
+                },
                 shared_inner: divided(experts.shared_inner),
                 ..experts
             }),
-            shard: Some(Shard { rank, ranks, vocabulary }),
+            shard: Some(Shard { rank, ranks, vocabulary, experts }),
             ..whole.clone()
         }
     }
@@ -155,7 +179,7 @@ impl Sharding {
         if self.is_whole() {
             return Ok(source);
         }
-        let parts = parts(&self.config, source.as_ref(), (rank, self.ranks));
+        let parts = parts(&self.config, source.as_ref(), (rank, self.ranks), self.experts);
         let parts = parts.map_err(|reason| {
             let possible = self.ranks.to_string();
             ModelError::Sharding { ranks: self.ranks, reason, possible }
@@ -166,7 +190,7 @@ impl Sharding {
     /// Bytes of the tensors that each rank has.
     pub fn rank_bytes(&self, source: &dyn ModelSource) -> u64 {
         let bytes = |info: &TensorInfo| info.bytes() as u64;
-        match parts(&self.config, source, (0, self.ranks)) {
+        match parts(&self.config, source, (0, self.ranks), self.experts) {
             Ok(parts) if !self.is_whole() => parts.iter().map(|part| bytes(&part.info)).sum(),
             _ => source.tensors().iter().map(bytes).sum(),
         }
@@ -178,10 +202,10 @@ fn heads(all: Heads, ranks: u32) -> Heads {
     Heads { n_heads: all.n_heads / ranks, n_kv_heads: (all.n_kv_heads / ranks).max(1), ..all }
 }
 
-/// What prevents a division.
-fn check(config: &Config, source: &dyn ModelSource, ranks: u32) -> Result<(), String> {
+/// How experts are divided, or what prevents a division of the model.
+fn check(config: &Config, source: &dyn ModelSource, ranks: u32) -> Result<ExpertDivision, String> {
     if ranks == 1 {
-        return Ok(());
+        return Ok(ExpertDivision::Columns);
     }
     if !(1..=MAX_RANKS).contains(&ranks) {
         return Err(format!("there can be 1 to {MAX_RANKS}"));
@@ -196,16 +220,35 @@ fn check(config: &Config, source: &dyn ModelSource, ranks: u32) -> Result<(), St
     if !n_kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(n_kv_heads) {
         return Err(format!("its {n_kv_heads} KV heads are no multiple of {ranks}, nor the reverse"));
     }
-    parts(config, source, (0, ranks)).map(drop)
+    let columns = parts(config, source, (0, ranks), ExpertDivision::Columns).map(drop);
+    let (Err(reason), Some(Experts { count, route, .. })) = (&columns, config.experts) else {
+        return columns.map(|()| ExpertDivision::Columns);
+    };
+    if count.is_multiple_of(ranks) && count / ranks >= route.top {
+        return parts(config, source, (0, ranks), ExpertDivision::Experts).map(|_| ExpertDivision::Experts);
+    }
+    let each = (f64::from(count) * 100.0 / f64::from(ranks)).round() / 100.0;
+    let whole = format!("{each} of {count} for each rank, where a row has {}", route.top);
+    Err(format!("{reason}, and whole experts are not possible: {whole}"))
 }
 
 /// The tensors of a rank, in file order.
-fn parts(config: &Config, source: &dyn ModelSource, shard: (u32, u32)) -> Result<Vec<Part>, String> {
-    source.tensors().iter().map(|info| part(config, info, shard)).collect()
+fn parts(
+    config: &Config,
+    source: &dyn ModelSource,
+    shard: (u32, u32),
+    experts: ExpertDivision,
+) -> Result<Vec<Part>, String> {
+    source.tensors().iter().map(|info| part(config, info, shard, experts)).collect()
 }
 
 /// The part of a tensor that a rank has.
-fn part(config: &Config, info: &TensorInfo, shard: (u32, u32)) -> Result<Part, String> {
+fn part(
+    config: &Config,
+    info: &TensorInfo,
+    shard: (u32, u32),
+    experts: ExpertDivision,
+) -> Result<Part, String> {
     if matches!(info.name(), HEAD | EMBEDDING) && config.vocabulary.is_multiple_of(shard.1) {
         return by_rows(info, shard);
     }
@@ -218,6 +261,10 @@ fn part(config: &Config, info: &TensorInfo, shard: (u32, u32)) -> Result<Part, S
     // Layers behind the last one are not run.
     if layer.parse().is_ok_and(|layer: u32| layer >= config.layers) {
         return Ok(Part::whole(info));
+    }
+    if experts == ExpertDivision::Experts && name.ends_with("_exps") {
+        // The last dimension: `[k, n, experts]` of weights, `[n, experts]` of biases.
+        return by_last(info, shard);
     }
     match (division(name), kind) {
         (Division::Whole, _) => Ok(Part::whole(info)),
@@ -248,20 +295,27 @@ fn by_rows(info: &TensorInfo, (rank, ranks): (u32, u32)) -> Result<Part, String>
     Part::new(info, 1, (rank as usize * size, size))
 }
 
+/// An even part of the last dimension of a tensor.
+fn by_last(info: &TensorInfo, (rank, ranks): (u32, u32)) -> Result<Part, String> {
+    let axis = info.dims().len().saturating_sub(1);
+    let size = even(info, axis, ranks)?;
+    Part::new(info, axis, (rank as usize * size, size))
+}
+
 /// The size of each rank's part of a dimension.
 fn even(info: &TensorInfo, axis: usize, ranks: u32) -> Result<usize, String> {
     let size = info.dims().get(axis).copied().unwrap_or(1);
     match size.is_multiple_of(ranks as usize) {
         true => Ok(size / ranks as usize),
         false => {
-            let what = if axis == 0 { "columns" } else { "rows" };
+            let what = ["columns", "rows"].get(axis).copied().unwrap_or("experts");
             Err(format!("the {size} {what} of {:?} are not a multiple of {ranks}", info.name()))
         }
     }
 }
 
 impl Part {
-    /// `(first, size)` of dimension `axis` of a tensor, 0 for columns and 1 for rows.
+    /// `(first, size)` of dimension `axis` of a tensor, 0 for columns, 1 for rows and 2 for experts.
     fn new(info: &TensorInfo, axis: usize, (first, size): (usize, usize)) -> Result<Part, String> {
         let (dims, dtype) = (info.dims(), info.dtype());
         let Some(&all) = dims.get(axis).filter(|&&all| first + size <= all) else {
@@ -275,10 +329,13 @@ impl Part {
             ));
         }
         let refused = |error: fulmen_core::DTypeError| format!("{:?}: {error}", info.name());
-        // Bytes of what is divided: an element of a row, or a row.
+        // Bytes of what is divided: elements of a row, rows, or matrices.
         let bytes = |count: usize| match axis {
             0 => dtype.bytes(count).map_err(refused),
-            _ => Ok(dtype.bytes(dims[0]).map_err(refused)?.saturating_mul(count)),
+            _ => {
+                let rows = dims[1..axis].iter().product::<usize>().saturating_mul(count);
+                Ok(dtype.bytes(dims[0]).map_err(refused)?.saturating_mul(rows))
+            }
         };
         let slices = Slices {
             count: dims[axis + 1..].iter().product(),
@@ -335,12 +392,28 @@ impl Recorder<'_> {
 
     /// The embeddings of tokens, from a table that may be a part of that of all ranks.
     pub(super) fn embed(&mut self, table: Tensor, tokens: Tensor) -> Result<Tensor, ModelError> {
-        let Some(Shard { rank, ranks, vocabulary: Some(rows) }) = self.config.shard else {
+        let Some(Shard { rank, ranks, vocabulary: Some(rows), .. }) = self.config.shard else {
             return Ok(self.builder.embed(table, tokens)?);
         };
         let part = TablePart { first: rank * rows, of: self.config.vocabulary };
         let own = self.builder.embed_part(table, tokens, part)?;
         Ok(self.builder.all_reduce(own, ranks)?)
+    }
+
+    /// The experts of each row, among those that this rank has.
+    pub(super) fn route(
+        &mut self,
+        logits: Tensor,
+        bias: Option<Tensor>,
+        route: RouteSpec,
+    ) -> Result<Routed, ModelError> {
+        match self.config.shard {
+            Some(Shard { rank, experts: Some(count), .. }) => {
+                let part = ExpertPart { first: rank * count, count };
+                Ok(self.builder.route_part(logits, bias, route, part)?)
+            }
+            _ => Ok(self.builder.route(logits, bias, route)?),
+        }
     }
 
     /// All logits, where each rank has computed those of a part of the vocabulary.
@@ -352,14 +425,14 @@ impl Recorder<'_> {
     }
 
     /// The largest `count` logits of each rank, in the order of the ranks, and their tokens. Of equal logits
-    /// the lowest token comes first, since ranks have rising parts of the vocabulary. `None` if logits are not
-    /// divided.
+    /// the lowest token comes first, since ranks have rising parts of the vocabulary. `None` if logits are
+    /// not divided.
     pub(super) fn gather_candidates(
         &mut self,
         logits: Tensor,
         count: u32,
     ) -> Result<Option<(Tensor, Tensor)>, ModelError> {
-        let Some(Shard { rank, ranks, vocabulary: Some(rows) }) = self.config.shard else {
+        let Some(Shard { rank, ranks, vocabulary: Some(rows), .. }) = self.config.shard else {
             return Ok(None);
         };
         let (values, tokens) = self.builder.top_k(logits, count, rank * rows)?;

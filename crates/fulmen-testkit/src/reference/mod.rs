@@ -132,6 +132,14 @@ impl Interpreter {
         self.data(id)?.ints().ok_or_else(|| ReferenceError::Kind(self.name(id)))
     }
 
+    /// What a tensor holds, for ops that copy it.
+    fn same(&self, id: TensorId) -> Result<Vec<Data>> {
+        Ok(vec![match self.graph.tensors[id].dtype {
+            DType::U32 => Data::Ints { values: self.ints(id)?, undecided: Vec::new() },
+            _ => Data::Floats(Values::plain(self.floats(id)?)),
+        }])
+    }
+
     /// Whether an op reads a tensor.
     fn is_read(&self, id: TensorId) -> bool {
         self.graph.ops.iter().any(|node| node.op.operands().contains(&id))
@@ -144,7 +152,7 @@ impl Interpreter {
             Op::Embed { table, tokens, part } => one(self.embed(*table, *tokens, *part)?),
             Op::MulMat { x, weights, residual } => self.mul_mat(*x, weights, *residual, outputs),
             Op::GateUp { x, gate, up, activation } => self.gate_up(*x, [*gate, *up], *activation, outputs),
-            Op::Route { logits, bias, route } => self.route(*logits, *bias, route),
+            Op::Route { logits, bias, route, part } => self.route(*logits, *bias, route, *part),
             Op::ExpertGateUp { x, ids, gate, up, n_experts, activation } => {
                 self.expert_gate_up([*x, *ids], [*gate, *up], *n_experts, *activation, outputs)
             }
@@ -231,12 +239,7 @@ impl Interpreter {
             }
             Op::SigmoidGate { x, gate } => one(rows::sigmoid_gate(&self.floats(*x)?, &self.floats(*gate)?)),
             // The interpreter is the only rank.
-            Op::AllGather { x, ranks: 1 } if self.graph.tensors[*x].dtype == DType::U32 => {
-                Ok(vec![Data::Ints { values: self.ints(*x)?, undecided: Vec::new() }])
-            }
-            Op::Copy { x } | Op::AllReduce { x, ranks: 1 } | Op::AllGather { x, ranks: 1 } => {
-                one(self.floats(*x)?)
-            }
+            Op::Copy { x } | Op::AllReduce { x, ranks: 1 } | Op::AllGather { x, ranks: 1 } => self.same(*x),
             Op::ArgMax { x } => {
                 let (values, width) = (self.floats(*x)?, self.width(*x));
                 let indices = values.chunks(width).map(select::argmax).collect();

@@ -101,7 +101,8 @@ impl Interpreter {
         Ok(vec![Data::Floats(Values::plain(values)), indices])
     }
 
-    /// Tokens sampled from rows of logits; `tokens` says whose logits they are, or each is that of its column.
+    /// Tokens sampled from rows of logits; `tokens` says whose logits they are, or each is that of its
+    /// column.
     pub(super) fn sample(
         &mut self,
         logits: TensorId,

@@ -2,7 +2,8 @@
 //! for `fulmen kernels`, and for the snapshot tests.
 
 use fulmen_core::{
-    DType, DeltaHeads, GateActivation, Heads, KeyHeadOrder, RopePairing, RopeSpec, RouteSpec, RouterScores,
+    DType, DeltaHeads, ExpertPart, GateActivation, Heads, KeyHeadOrder, RopePairing, RopeSpec, RouteSpec,
+    RouterScores,
 };
 
 use super::argmax::argmax;
@@ -167,7 +168,8 @@ const MODEL: &[Row] = &[
     }),
     ("experts/route", "Experts of each row and their weights", "experts/route.wgsl", |caps| {
         let scores = RouterScores::Softmax;
-        only(route(1, 128, &RouteSpec { top: 8, scores, renormalize: true, scale: 1.0 }, false, caps))
+        let (spec, part) = (RouteSpec { top: 8, scores, renormalize: true, scale: 1.0 }, ALL_EXPERTS);
+        only(route(1, 128, &spec, false, part, caps))
     }),
     ("experts/matmul", "Matmul by expert id, Q4_K", "experts/matmul.wgsl", |caps| {
         only(expert_matmul(&experts(), caps))
@@ -261,6 +263,9 @@ const MODEL: &[Row] = &[
         only(gather_tokens(&HistoryRows { m: 1, n_seqs: 2, capacity: 4096, sequences: true }, caps))
     }),
 ];
+
+/// A device that has all experts of a layer.
+const ALL_EXPERTS: ExpertPart = ExpertPart { first: 0, count: 128 };
 
 /// Operations on arrays.
 const ARRAYS: &[Row] = &[
