@@ -126,7 +126,7 @@ impl DeviceStage {
                 bindings.set(&format!("{name}.v"), v);
                 self.pools[0].extend([k, v].map(|ptr| Pool { ptr, bytes: layout.bytes() }));
             }
-            for (name, values) in model.config().recurrent_states(stage) {
+            for (name, values) in model.rank_config().recurrent_states(stage) {
                 let bytes = 4 * values as usize;
                 let ptr = alloc(device, bytes.saturating_mul(spec.states as usize))?;
                 bindings.set(&name, ptr);

@@ -4,6 +4,7 @@
 mod engine;
 mod experts;
 mod faults;
+mod hybrid;
 mod on_devices;
 mod refused;
 #[path = "../model/scenario.rs"]

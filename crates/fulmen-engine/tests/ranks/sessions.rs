@@ -31,7 +31,7 @@ fn any_number_of_ranks_gives_the_logits_of_one_device() {
     }
 }
 
-/// Small models of every architecture that divides.
+/// Small models of every architecture that divides, but for hybrid ones.
 const PRESETS: [&str; 12] = [
     "tiny-llama-untied",
     "tiny-qwen2",

@@ -10,7 +10,8 @@
 //! A column-parallel weight is divided by its rows, the columns of its result; the row-parallel weight behind
 //! it by its columns, so that each rank has a part of every sum. An all-reduce adds the parts. The bias of a
 //! row-parallel weight is added by rank 0; the others have zeros. Where there are fewer KV heads than ranks,
-//! several ranks have the same KV head. Everything else is on every rank.
+//! several ranks have the same KV head. A delta net is divided by its key heads. Everything else is on every
+//! rank.
 //!
 //! The embedding and the output matrix are divided by the vocabulary if that divides. A rank looks up the
 //! tokens that it has, with zeros for others, and an all-reduce adds the rows. Each rank has the logits of
@@ -31,6 +32,7 @@ use fulmen_core::sampling::{MAX_TOP_K, SampleState};
 use fulmen_core::{ExpertPart, Heads, MAX_RANKS, RouteSpec, Routed, TablePart, Tensor};
 
 use super::record::Recorder;
+use super::shard_delta::DeltaRanges;
 use super::shard_source::{Part, ShardSource, Slices};
 use super::{Architecture, Config, Experts};
 use crate::error::ModelError;
@@ -80,8 +82,8 @@ fn division(name: &str) -> Division {
     match name {
         "attn_k" | "attn_v" => Division::KvHeads,
         "attn_q" | "attn_sinks" | "ffn_gate" | "ffn_up" | "ffn_gate_shexp" | "ffn_up_shexp"
-        | "ffn_gate_exps" | "ffn_up_exps" => Division::Column,
-        "attn_output" | "ffn_down" | "ffn_down_shexp" | "ffn_down_exps" => Division::Row,
+        | "ffn_gate_exps" | "ffn_up_exps" | "attn_q_gate" => Division::Column,
+        "attn_output" | "ffn_down" | "ffn_down_shexp" | "ffn_down_exps" | "ssm_out" => Division::Row,
         _ => Division::Whole,
     }
 }
@@ -92,7 +94,20 @@ fn divides(architecture: Architecture) -> bool {
     use Architecture::*;
     matches!(
         architecture,
-        Llama | Qwen2 | Qwen3 | Qwen3Moe | Gemma3 | Mistral3 | Phi3 | Granite | Smollm3 | GptOss | Glm4Moe
+        Llama
+            | Qwen2
+            | Qwen3
+            | Qwen3Moe
+            | Gemma3
+            | Mistral3
+            | Phi3
+            | Granite
+            | Smollm3
+            | GptOss
+            | Glm4Moe
+            | Qwen3Next
+            | Qwen35
+            | Qwen35Moe
     )
 }
 
@@ -165,6 +180,7 @@ impl Sharding {
                 shared_inner: divided(experts.shared_inner),
                 ..experts
             }),
+            delta_net: whole.delta_net.map(|net| net.of_ranks(ranks)),
             shard: Some(Shard { rank, ranks, vocabulary, experts }),
             ..whole.clone()
         }
@@ -220,6 +236,10 @@ fn check(config: &Config, source: &dyn ModelSource, ranks: u32) -> Result<Expert
     if !n_kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(n_kv_heads) {
         return Err(format!("its {n_kv_heads} KV heads are no multiple of {ranks}, nor the reverse"));
     }
+    if let Some(net) = config.delta_net.filter(|net| !net.heads.n_k_heads.is_multiple_of(ranks)) {
+        let heads = net.heads.n_k_heads;
+        return Err(format!("the {heads} key heads of its delta nets are not a multiple of {ranks}"));
+    }
     let columns = parts(config, source, (0, ranks), ExpertDivision::Columns).map(drop);
     let (Err(reason), Some(Experts { count, route, .. })) = (&columns, config.experts) else {
         return columns.map(|()| ExpertDivision::Columns);
@@ -251,6 +271,9 @@ fn part(
 ) -> Result<Part, String> {
     if matches!(info.name(), HEAD | EMBEDDING) && config.vocabulary.is_multiple_of(shard.1) {
         return by_rows(info, shard);
+    }
+    if let Some(part) = delta_part(config, info, shard) {
+        return part;
     }
     let mut words = info.name().split('.');
     let (Some("blk"), Some(layer), Some(name), Some(kind), None) =
@@ -289,6 +312,14 @@ fn part(
     }
 }
 
+/// The part of a tensor of a delta net; `None` if it is none, or on every rank.
+fn delta_part(config: &Config, info: &TensorInfo, shard: (u32, u32)) -> Option<Result<Part, String>> {
+    let (layer, name) = info.name().strip_prefix("blk.")?.split_once('.')?;
+    let recurrent = layer.parse().is_ok_and(|layer| layer < config.layers && config.is_recurrent(layer));
+    let DeltaRanges { axis, ranges } = config.delta_net.filter(|_| recurrent)?.ranges(name, shard)?;
+    Some(Part::of_ranges(info, axis, &ranges))
+}
+
 /// An even part of the rows of a tensor.
 fn by_rows(info: &TensorInfo, (rank, ranks): (u32, u32)) -> Result<Part, String> {
     let size = even(info, 1, ranks)?;
@@ -317,12 +348,20 @@ fn even(info: &TensorInfo, axis: usize, ranks: u32) -> Result<usize, String> {
 impl Part {
     /// `(first, size)` of dimension `axis` of a tensor, 0 for columns, 1 for rows and 2 for experts.
     fn new(info: &TensorInfo, axis: usize, (first, size): (usize, usize)) -> Result<Part, String> {
+        Part::of_ranges(info, axis, &[(first, size)])
+    }
+
+    /// Several such parts, which follow each other.
+    fn of_ranges(info: &TensorInfo, axis: usize, ranges: &[(usize, usize)]) -> Result<Part, String> {
         let (dims, dtype) = (info.dims(), info.dtype());
-        let Some(&all) = dims.get(axis).filter(|&&all| first + size <= all) else {
+        let inside = |all: usize| ranges.iter().all(|&(first, size)| first + size <= all);
+        let Some(&all) = dims.get(axis).filter(|&&all| inside(all)) else {
             return Err(format!("{:?} has the shape {dims:?}", info.name()));
         };
         let block = dtype.block_len();
-        if axis == 0 && !(first.is_multiple_of(block) && size.is_multiple_of(block)) {
+        let whole =
+            |&(first, size): &(usize, usize)| first.is_multiple_of(block) && size.is_multiple_of(block);
+        if let Some((_, size)) = ranges.iter().find(|range| axis == 0 && !whole(range)) {
             return Err(format!(
                 "{size} columns of {:?} for each rank are not whole {dtype} blocks of {block}",
                 info.name()
@@ -337,14 +376,13 @@ impl Part {
                 Ok(dtype.bytes(dims[0]).map_err(refused)?.saturating_mul(rows))
             }
         };
-        let slices = Slices {
-            count: dims[axis + 1..].iter().product(),
-            stride: bytes(all)?,
-            first: bytes(first)?,
-            bytes: bytes(size)?,
-        };
+        let mut slices =
+            Slices { count: dims[axis + 1..].iter().product(), stride: bytes(all)?, ranges: Vec::new() };
+        for &(first, size) in ranges {
+            slices.ranges.push(bytes(first)?..bytes(first + size)?);
+        }
         let mut dims = dims.to_vec();
-        dims[axis] = size;
+        dims[axis] = ranges.iter().map(|(_, size)| size).sum();
         let local = TensorInfo::new(info.name(), &dims, dtype).map_err(refused)?;
         Ok(Part::slices(info, local, slices))
     }
