@@ -135,7 +135,8 @@ fn experts_that_do_not_divide_either_are_refused() {
     };
     let odd = refused(TinyShape { experts: Some((7, 3)), ..BY_EXPERT }, 2);
     let expected = "the 97 rows of \"blk.0.ffn_gate_exps.weight\" are not a multiple of 2, and whole \
-                    experts are not possible: 3.5 of 7 for each rank, where a row has 3; possible numbers of ranks: 1";
+                    experts are not possible: 3.5 of 7 for each rank, where a row has 3; possible numbers \
+                    of ranks: 1";
     assert!(odd.ends_with(expected), "{odd}");
     let few = refused(TinyShape { experts: Some((8, 3)), ..BY_EXPERT }, 4);
     assert!(few.contains("are not possible: 2 of 8 for each rank, where a row has 3"), "{few}");

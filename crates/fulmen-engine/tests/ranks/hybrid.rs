@@ -1,4 +1,5 @@
-//! Hybrid models on ranks: each has some of the key heads of the delta nets, with their value heads and states.
+//! Hybrid models on ranks: each has some of the key heads of the delta nets, with their value heads and
+//! states.
 
 use std::sync::Arc;
 
