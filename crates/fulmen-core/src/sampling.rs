@@ -56,6 +56,9 @@ pub const MAX_LOGIT_BIASES: u32 = 1024;
 /// The most log-probabilities of a row beside that of the given token.
 pub const MAX_TOP_LOGPROBS: u32 = 20;
 
+/// The most largest values of a row that [`TopK`](crate::TensorOp::TopK) gives.
+pub const MAX_TOP_K: u32 = 64;
+
 /// The result for a row of logits without a finite maximum: the arithmetic of the model has overflowed, or a
 /// weight is NaN. No vocabulary has this token.
 pub const NO_TOKEN: u32 = u32::MAX;

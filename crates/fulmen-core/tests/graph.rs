@@ -341,6 +341,35 @@ fn advance_changes_states_only() {
 }
 
 #[test]
+fn parts_of_tables_and_candidates_are_checked() {
+    let mut b = GraphBuilder::new();
+    let table = b.weight("table", DType::F32, 40, 8).unwrap();
+    let tokens = b.indices("tokens", 2).unwrap();
+    let message = |result: Result<Tensor, BuildError>| result.unwrap_err().to_string();
+    assert_eq!(
+        message(b.embed_part(table, tokens, TablePart { first: 90, of: 129 })),
+        "embed_part: the end of a part of a table must be at most the rows of the whole table, got 130"
+    );
+    let x = b.embed_part(table, tokens, TablePart { first: 90, of: 130 }).unwrap();
+    for k in [0, 65] {
+        let expected = format!("top_k: the number of largest values must be from 1 to 64, got {k}");
+        assert_eq!(message(b.top_k(x, k, 0).map(|(values, _)| values)), expected);
+    }
+    let end = message(b.top_k(x, 3, u32::MAX - 8).map(|(values, _)| values));
+    assert_eq!(end, "top_k: the largest index must be less than 2^32, got 4294967295");
+    let (values, indices) = b.top_k(x, 3, 17).unwrap();
+    assert_eq!((b.shape(values).unwrap(), b.shape(indices).unwrap()), ((2, 3), (2, 3)));
+    let states = b.sample_states("states", 2).unwrap();
+    let narrow = message(b.sample_tokens(x, indices, states));
+    assert_eq!(narrow, "sample: the width of the tokens must be 8, got 3");
+    let wrong = message(b.sample_tokens(values, values, states));
+    assert_eq!(wrong, "sample: the tokens must be U32, got F32");
+    let gathered = b.all_gather(indices, 2).unwrap();
+    let all = b.all_gather(values, 2).unwrap();
+    assert!(b.sample_tokens(all, gathered, states).is_ok());
+}
+
+#[test]
 fn masks_and_log_probs_are_checked() {
     let mut b = GraphBuilder::new();
     let logits = b.input("logits", 3, 70).unwrap();

@@ -435,12 +435,14 @@ impl KernelDispatch for CpuDispatcher {
         };
         // SAFETY: looked up, and the output is disjoint from what is read.
         let (table, tokens, out) = unsafe { (table.slice(), tokens.slice(), out.slice_mut()) };
-        let done = embed::embed(&self.pool, table, row_bytes, tokens, call.width as usize, decode, out);
+        let (TablePart { first, of }, width) = (call.whole(), call.width as usize);
+        let rows = embed::TableRows { bytes: table, row_bytes, first, of };
+        let done = embed::embed(&self.pool, rows, tokens, width, decode, out);
         done.map_err(|e| BackendError::Index {
             what: "the token",
             row: e.position,
             value: e.token,
-            limit: call.table.rows,
+            limit: call.whole().of,
         })?;
         Ok(1)
     }
@@ -468,12 +470,17 @@ impl KernelDispatch for CpuDispatcher {
         let states =
             self.memory.span_mut::<SampleState>("the sampling states", call.states, call.m as usize)?;
         let out = self.memory.span_mut::<u32>("the output", call.output, call.m as usize)?;
-        out.apart_from(logits)?;
+        let count = call.m as usize * call.n as usize;
+        let tokens = call.tokens.map(|ptr| self.memory.span::<u32>("the tokens", ptr, count)).transpose()?;
+        for operand in [Some(logits), tokens].into_iter().flatten() {
+            out.apart_from(operand)?;
+            states.apart_from(operand)?;
+        }
         out.apart_from(states)?;
-        states.apart_from(logits)?;
         // SAFETY: looked up, and disjoint from each other.
-        let (logits, states, out) =
-            unsafe { (logits.slice(), states.slice_mut::<SampleState>(), out.slice_mut()) };
+        let (logits, tokens) = unsafe { (logits.slice(), tokens.map(|tokens| tokens.slice())) };
+        // SAFETY: looked up, and disjoint from each other and from what is read.
+        let (states, out) = unsafe { (states.slice_mut::<SampleState>(), out.slice_mut()) };
         for (row, state) in states.iter().enumerate() {
             state.validate().map_err(|e| BackendError::Parameter {
                 what: "the sampling state",
@@ -481,7 +488,7 @@ impl KernelDispatch for CpuDispatcher {
                 detail: e.to_string(),
             })?;
         }
-        sample::sample(&self.pool, self.isa, logits, call.n as usize, states, out);
+        sample::sample(&self.pool, self.isa, logits, call.n as usize, tokens, states, out);
         Ok(1)
     }
 
@@ -551,6 +558,10 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_mask_logits(&mut self, call: &MaskLogitsCall) -> Launched {
         self.mask_logits(call)
+    }
+
+    fn dispatch_top_k(&mut self, call: &TopKCall) -> Launched {
+        self.top_k(call)
     }
 
     fn dispatch_log_probs(&mut self, call: &LogProbsCall) -> Launched {

@@ -1,18 +1,21 @@
 // Embedding lookup: gathers and dequantizes rows of a table by token id. Element-wise: eight elements per
 // thread, 128 threads per block; grid: x = m * blocks_per_row. Launched by src/kernels/embed.rs.
 //
-// Layouts: table [rows, width] in any weight type (quant.cuh); tokens [m]; out [m, width] f32.
+// Layouts: table [held, width] in any weight type (quant.cuh): rows `first` to `first + held` of a table of
+// `rows`; tokens [m]; out [m, width] f32, zeros for tokens of rows that are not here.
 // Preconditions: none. A token out of range is reported, and its row is not written.
 // Bound: launch latency. Not measured.
 #include "quant.cuh"
 
 // Mirrored by `EmbedArgs` in src/kernels/embed.rs.
 struct EmbedArgs {
-    const u8* table;  // [rows, width]
+    const u8* table;  // [held, width]
     const u32* tokens;
     float* out;  // [m, width]
     Fault* fault;
-    u32 rows;
+    u32 rows;   // of the whole table
+    u32 first;  // the first that is here
+    u32 held;   // how many are
     u32 width;
     u32 blocks_per_row;
     u32 unused;
@@ -30,8 +33,11 @@ DEVICE void embed(const EmbedArgs& args) {
         return;
     }
     if (at >= args.width) return;
-    float values[8];
-    dequantize_row8<W>(args.table + (u64)token * row_bytes<W>(args.width), at, args.width, values);
+    float values[8] = {};
+    // Below `first` the difference wraps around.
+    u32 held = token - args.first;
+    if (held < args.held)
+        dequantize_row8<W>(args.table + (u64)held * row_bytes<W>(args.width), at, args.width, values);
     float* out = args.out + (u64)row * args.width + at;
 #pragma unroll
     for (int i = 0; i < 8; i++) {

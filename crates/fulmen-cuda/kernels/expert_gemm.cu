@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
         const u32 id = args.ids[pair];
         if (id < args.n_experts)
             atomicAdd(&counts[id], 1u);
-        else
+        else if (id != NO_EXPERT)
             report(args.fault, FAULT_EXPERT, pair / args.top_k, id, args.n_experts);
     }
     __syncthreads();

@@ -28,7 +28,8 @@
 //
 // Preconditions (expert_gemv.rs): x 16-byte aligned, k a multiple of 32, rows_per_block * top_k at most
 // MAX_RESULTS, and rows_per_block at most THREADS, for down. For q8 output rows_per_block is a multiple of 32
-// and at most MAX_Q8_ROWS. A row with an id out of range is reported and not written.
+// and at most MAX_Q8_ROWS. A row with an id out of range is reported and not written; a pair without an
+// expert here (NO_EXPERT) is not written by gate-up, and not added by down.
 //
 // Numerics: as gemv.cu, without a norm; activations and routing weights in f32.
 //
@@ -200,7 +201,7 @@ DEVICE void expert_gate_up(const ExpertGemvArgs& args) {
     pdl_launch_dependents();
     const u32 id = args.ids[pair];
     if (id >= args.n_experts) {
-        if (begin == 0 && threadIdx.x == 0)
+        if (is_invalid_expert(id, args.n_experts) && begin == 0 && threadIdx.x == 0)
             report(args.fault, FAULT_EXPERT, pair / args.top_k, id, args.n_experts);
         return;
     }
@@ -231,45 +232,60 @@ DEVICE void expert_gate_up(const ExpertGemvArgs& args) {
     if (threadIdx.x < source.count) quantize_q8_row_x1(q8, begin + threadIdx.x, results[threadIdx.x]);
 }
 
+// The experts of a row that are here, in the order of their slots.
+struct RowExperts {
+    u32 ids[MAX_EXPERTS_PER_ROW];
+    u32 slots[MAX_EXPERTS_PER_ROW];
+    u32 count;
+
+    // By all threads. False if an id is out of range, in all of them.
+    DEVICE bool load(const ExpertGemvArgs& args, u32 row) {
+        bool valid = true;
+        if (threadIdx.x < 32) {
+            const u32 slot = threadIdx.x;
+            const u32 id = slot < args.top_k ? __ldcg(args.ids + (u64)row * args.top_k + slot) : NO_EXPERT;
+            valid = !is_invalid_expert(id, args.n_experts);
+            if (!valid && blockIdx.x == 0) report(args.fault, FAULT_EXPERT, row, id, args.n_experts);
+            const u32 here = __ballot_sync(FULL_WARP, id != NO_EXPERT);
+            if (id != NO_EXPERT) {
+                const u32 at = __popc(here & ((1u << slot) - 1));
+                ids[at] = id;
+                slots[at] = slot;
+            }
+            if (slot == 0) count = __popc(here);
+        }
+        return __syncthreads_and(valid);
+    }
+};
+
 // The rows of a block in the down matrices of the experts of one row of the batch: task t is some rows of
-// slot t % top_k.
+// expert t % experts.
 template <u32 ROWS>
 struct DownRows {
     const ExpertGemvArgs& args;
     const u8* q8;
-    const u32* ids;
+    const RowExperts& row;
+    u32 experts;  // of the row
     u32 begin, count;
 
-    DEVICE u32 tasks() const { return (count + ROWS - 1) / ROWS * args.top_k; }
-    DEVICE u32 first(u32 task) const { return task / args.top_k * ROWS; }
+    DEVICE u32 tasks() const { return (count + ROWS - 1) / ROWS * experts; }
+    DEVICE u32 first(u32 task) const { return task / experts * ROWS; }
     DEVICE u32 rows(u32 task) const { return min(ROWS, count - first(task)); }
     DEVICE const u8* data(u32 task, u32) const {
-        return args.w + ids[task % args.top_k] * args.expert_bytes +
+        return args.w + row.ids[task % experts] * args.expert_bytes +
                (u64)(begin + first(task)) * args.row_bytes;
     }
     DEVICE const u8* x(u32 task) const {
-        return q8 + task % args.top_k * (q8_groups(args.k) * Q8_GROUP_BYTES);
+        return q8 + row.slots[task % experts] * (q8_groups(args.k) * Q8_GROUP_BYTES);
     }
 };
-
-// The ids of a row's experts, in shared memory. False if one is out of range, in all threads.
-DEVICE bool load_ids(const ExpertGemvArgs& args, u32 row, u32* ids) {
-    bool valid = true;
-    if (threadIdx.x < args.top_k) {
-        const u32 id = __ldcg(args.ids + (u64)row * args.top_k + threadIdx.x);
-        valid = id < args.n_experts;
-        if (!valid && blockIdx.x == 0) report(args.fault, FAULT_EXPERT, row, id, args.n_experts);
-        ids[threadIdx.x] = id;
-    }
-    return __syncthreads_and(valid);
-}
 
 template <class F, int LANES>
 DEVICE void expert_down(const ExpertGemvArgs& args) {
     extern __shared__ __align__(128) u8 memory[];
     __shared__ u64 full[WARPS][MAX_STAGES], x_full;
-    __shared__ float results[MAX_RESULTS];  // [slot][row of the block]
-    __shared__ u32 ids[MAX_EXPERTS_PER_ROW];
+    __shared__ float results[MAX_RESULTS];  // [expert of the row][row of the block]
+    __shared__ RowExperts experts;
     constexpr u32 ROWS = 32 / LANES;
     const u32 warp = threadIdx.x / 32, row = blockIdx.y, begin = blockIdx.x * args.rows_per_block;
     const u32 count = min(args.rows_per_block, args.n - begin);
@@ -277,8 +293,9 @@ DEVICE void expert_down(const ExpertGemvArgs& args) {
     if (threadIdx.x == 0) block_copy_init(&x_full);
     pdl_launch_dependents();
     if (!args.x_q8) pdl_wait();
-    const bool valid = load_ids(args, row, ids);
-    const DownRows<ROWS> source{args, memory, ids, begin, count};
+    const bool valid = experts.load(args, row);
+    const u32 used = experts.count;
+    const DownRows<ROWS> source{args, memory, experts, used, begin, count};
     const u32 x_bytes = args.top_k * q8_groups(args.k) * Q8_GROUP_BYTES;
     u8* ring = memory + x_bytes + warp * (args.stages * args.stage_bytes);
     ExpertWarp<F, LANES, false, DownRows<ROWS>> rows{args, source, ring, full[warp], warp};
@@ -292,17 +309,18 @@ DEVICE void expert_down(const ExpertGemvArgs& args) {
     rows.multiply(
         [&](u32 task, u32 index, u32 rows_of_task) {
             const u32 at = begin + source.first(task) + index;
-            return args.bias && index < rows_of_task ? args.bias[(u64)ids[task % args.top_k] * args.n + at]
+            return args.bias && index < rows_of_task ? args.bias[(u64)experts.ids[task % used] * args.n + at]
                                                      : 0.0f;
         },
         [&](u32 task, u32 index, u32 rows_of_task, float value) {
             if (index >= rows_of_task || (threadIdx.x & (LANES - 1)) != 0) return;
-            results[task % args.top_k * args.rows_per_block + source.first(task) + index] = value;
+            results[task % used * args.rows_per_block + source.first(task) + index] = value;
         });
     __syncthreads();
     if (!writes) return;
-    for (u32 slot = 0; slot < args.top_k; slot++)
-        sum += args.weights[(u64)row * args.top_k + slot] * results[slot * args.rows_per_block + threadIdx.x];
+    for (u32 at = 0; at < used; at++)
+        sum += args.weights[(u64)row * args.top_k + experts.slots[at]] *
+               results[at * args.rows_per_block + threadIdx.x];
     args.out[to] = sum;
 }
 

@@ -9,7 +9,7 @@
 //
 // Layouts: x [m, k] or [pairs, k]; W [n_experts, n, k] as in a GGUF file; y, gate [pairs, n]; f32 but for W.
 // Preconditions: k a multiple of the format's block. A pair whose id is out of range is reported and not
-// written.
+// written; one without an expert here (NO_EXPERT) is not written, and not added.
 // Numerics: f32.
 // Bound: instruction issue of the dequantization; expert_sum by memory bandwidth. Not measured.
 #include "experts.cuh"
@@ -37,6 +37,7 @@ struct ExpertGenericArgs {
 // Mirrored by `ExpertSumArgs` there.
 struct ExpertSumArgs {
     const float* pairs;     // [m, top_k, n]
+    const u32* ids;         // [m, top_k]
     const float* residual;  // [m, n] or null; may be `out`
     float* out;             // [m, n]
     u32 n;
@@ -51,7 +52,8 @@ DEVICE void expert_generic(const ExpertGenericArgs& args) {
     if (column >= args.n) return;
     const u32 id = args.ids[pair];
     if (id >= args.n_experts) {
-        if (column == 0 && lane == 0) report(args.fault, FAULT_EXPERT, pair / args.top_k, id, args.n_experts);
+        if (is_invalid_expert(id, args.n_experts) && column == 0 && lane == 0)
+            report(args.fault, FAULT_EXPERT, pair / args.top_k, id, args.n_experts);
         return;
     }
     const u64 row = (u64)id * args.n + column, at = (u64)pair * args.n + column;
@@ -87,6 +89,9 @@ extern "C" __global__ void __launch_bounds__(256) expert_sum(const __grid_consta
     const u64 at = (u64)row * args.n + column;
     const float* from = args.pairs + (u64)row * args.top_k * args.n + column;
     float value = args.residual ? args.residual[at] : 0.0f;
-    for (u32 slot = 0; slot < args.top_k; slot++) value += from[(u64)slot * args.n];
+    const u32* ids = args.ids + (u64)row * args.top_k;
+    for (u32 slot = 0; slot < args.top_k; slot++) {
+        if (ids[slot] != NO_EXPERT) value += from[(u64)slot * args.n];
+    }
     args.out[at] = value;
 }

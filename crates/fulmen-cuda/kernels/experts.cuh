@@ -7,6 +7,12 @@
 
 constexpr u32 FAULT_EXPERT = 14;
 
+// An expert that is not on this device: its pairs are skipped.
+constexpr u32 NO_EXPERT = ~0u;
+
+// Whether an id is wrong.
+DEVICE bool is_invalid_expert(u32 id, u32 n_experts) { return id >= n_experts && id != NO_EXPERT; }
+
 constexpr u32 SWIGLU = 0, GEGLU = 1, CLAMPED_SWIGLU = 2;
 
 // The activation of gate and up projections; `alpha` and `limit` are those of the clamped SwiGLU.

@@ -15,7 +15,7 @@
 // Preconditions: top and listed at most 20; parts = ceil(width / 4096).
 // Numerics: sums in f32; NaN and -inf are excluded. Deterministic.
 // Bound: one pass over the logits, and the latency of up to 20 rounds of selection. Not measured.
-#include "ordered_key.cuh"
+#include "largest_keys.cuh"
 
 constexpr u32 PART = 4096;  // logits of a block of log_probs_parts
 constexpr u32 PART_THREADS = 1024;
@@ -36,19 +36,6 @@ struct LogProbsArgs {
     u32 top;
 };
 #include "layout/log_probs.cuh"
-
-// The largest of the warp's keys, returned to every lane, and dropped from the lane that holds it.
-template <u32 COUNT>
-DEVICE u64 take_largest(u64 (&keys)[COUNT]) {
-    u64 own = 0;
-#pragma unroll
-    for (u32 j = 0; j < COUNT; j++) own = keys[j] > own ? keys[j] : own;
-    u64 largest = warp_max(own);
-    // Keys are all different but for 0, which stands for none.
-#pragma unroll
-    for (u32 j = 0; j < COUNT; j++) keys[j] = keys[j] == largest ? 0 : keys[j];
-    return largest;
-}
 
 extern "C" __global__ void __launch_bounds__(PART_THREADS)
     log_probs_parts(const __grid_constant__ LogProbsArgs args) {

@@ -65,7 +65,7 @@ DEVICE void route(const RouteArgs& args) {
     }
     if (lane >= rule.top_k) return;
     args.weights[(u64)row * rule.top_k + lane] = weight;
-    args.ids[(u64)row * rule.top_k + lane] = id;
+    args.ids[(u64)row * rule.top_k + lane] = rule.held_id(id);
 }
 
 #define KERNEL(N)                                            \

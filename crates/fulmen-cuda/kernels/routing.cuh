@@ -1,6 +1,7 @@
 // Routing of a mixture of experts: how logits become scores and the weights of the selected experts
 // (route.cu, router.cu), and the selection by all threads of a block.
 #pragma once
+#include "experts.cuh"
 #include "ordered_key.cuh"
 #include "silu.cuh"
 
@@ -15,7 +16,12 @@ struct RouteRule {
     u32 scores;
     u32 renormalize;
     float scale;
+    u32 first;  // the first expert that is here
+    u32 held;   // how many are
     u32 unused;
+
+    // The id of an expert among those that are here, or NO_EXPERT.
+    DEVICE u32 held_id(u32 id) const { return id - first < held ? id - first : NO_EXPERT; }
 };
 #include "layout/routing.cuh"
 
@@ -107,7 +113,7 @@ struct BlockRouting {
         __syncthreads();
         if (thread >= 32) return;
         const u32 mine = selected[thread];
-        if (thread < rule.top_k) ids[thread] = mine;
+        if (thread < rule.top_k) ids[thread] = rule.held_id(mine);
         if (!rule.bias) score = ExpertScore::of_row(rule, logits);
         float weight = routing_weight(rule, score, thread < rule.top_k ? logits[mine] : 0.0f);
         if (!finite) weight = NOT_A_NUMBER;

@@ -40,6 +40,7 @@ struct SampleState {
 
 struct SampleArgs {
     const float* logits;  // [rows, width]
+    const u32* tokens;    // [rows, width], or null: columns are tokens
     SampleState* states;
     u32* out;
     u64* part_keys;   // [rows, parts]: the largest key of each part
@@ -569,6 +570,7 @@ extern "C" __global__ void __launch_bounds__(BINS) sample(const __grid_constant_
     }
     __syncthreads();
     if (threadIdx.x == 0) {
+        if (args.tokens && token != NO_TOKEN) token = args.tokens[row * args.width + token];
         args.out[row] = token;
         args.states[row].step = state.step + 1;
     }

@@ -67,4 +67,5 @@
     Embedded::new("sample", &["80", "90"], include_bytes!("sample.ptx.zst")),
     Embedded::new("sigmoid_gate", &["80", "90"], include_bytes!("sigmoid_gate.ptx.zst")),
     Embedded::new("softmax", &["80", "90"], include_bytes!("softmax.ptx.zst")),
+    Embedded::new("top_k", &["80", "90"], include_bytes!("top_k.ptx.zst")),
 ]

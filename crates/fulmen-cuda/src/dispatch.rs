@@ -225,6 +225,7 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_sigmoid_gate(SigmoidGateCall) => kernels::sigmoid_gate::launch;
         dispatch_gather_tokens(GatherTokensCall) => kernels::gather_tokens::launch;
         dispatch_mask_logits(MaskLogitsCall) => kernels::mask_logits::launch;
+        dispatch_top_k(TopKCall) => kernels::top_k::launch;
         dispatch_log_probs(LogProbsCall) => kernels::log_probs::launch;
         dispatch_advance(AdvanceCall) => kernels::advance::launch;
     }

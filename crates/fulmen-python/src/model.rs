@@ -384,7 +384,7 @@ impl Model {
         let loaded = self.loaded()?;
         let options = loaded.model.session_options();
         let step = match step {
-            "decode" => Step::Decode { rows, penalize: false, mask: false },
+            "decode" => Step::decode(rows),
             "prefill" => Step::Prefill { rows, results: Some((1, Results::Logits)) },
             other => {
                 let expected = "\"decode\" or \"prefill\"";

@@ -206,7 +206,7 @@ fn work(graph: &LogicalGraph) -> Work {
         let mut inputs: u64 = operands.iter().map(|&id| bytes(id)).sum();
         let first = node.outputs.first().map_or(0, |&id| elements(id));
         total.flops += match &node.op {
-            Op::Embed { table, tokens } => {
+            Op::Embed { table, tokens, .. } => {
                 let row = bytes(*table) / u64::from(graph.tensors[*table].rows.max(1));
                 inputs = bytes(*tokens) + row * elements(*tokens);
                 0

@@ -134,6 +134,11 @@ fn outputs(call: &OpCall) -> Vec<Output> {
         OpCall::SigmoidGate(c) => floats(c.output, area(c.m, c.n)),
         OpCall::Copy(c) => floats(c.output, c.bytes / 4),
         OpCall::ArgMax(c) => vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }],
+        OpCall::TopK(c) => {
+            let mut outputs = floats(c.values, area(c.m, c.k));
+            outputs.push(Output { ptr: c.indices, bytes: 4 * area(c.m, c.k), dtype: DType::U32 });
+            outputs
+        }
         OpCall::Sample(c) => vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }],
         OpCall::GatherTokens(c) => {
             vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }]

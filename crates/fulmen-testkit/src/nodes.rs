@@ -62,7 +62,8 @@ impl Writer {
         let (op, none) = (call.op(), OpParams::default());
         match call {
             OpCall::Embed(c) => {
-                let params = OpParams { table_rows: c.table.rows, ..weight(&c.table) };
+                let (table_rows, table_part) = (c.table.rows, c.part);
+                let params = OpParams { table_rows, table_part, ..weight(&c.table) };
                 let tokens = self.leaf(c.tokens, c.m, 1, DType::U32);
                 self.push((op, c.output, [c.width, 1, c.m, 0], vec![tokens]), params)
             }
@@ -128,8 +129,29 @@ impl Writer {
                 let inputs = vec![self.rows(c.input, c.m, c.n)];
                 self.push((op, c.output, [1, 1, c.m, 0], inputs), none)
             }
+            OpCall::TopK(_) | OpCall::Sample(_) | OpCall::Penalize(_) | OpCall::GatherTokens(_) => {
+                self.logits(call)
+            }
+            OpCall::MaskLogits(_) | OpCall::LogProbs(_) | OpCall::Advance(_) => self.logits(call),
+            OpCall::CausalConv(_) | OpCall::GatedDeltaRule(_) | OpCall::SigmoidGate(_) => {
+                self.recurrent(call)
+            }
+            call => self.element_wise(call),
+        }
+    }
+
+    /// From logits to the tokens of the next step.
+    fn logits(&mut self, call: &OpCall) -> usize {
+        let (op, none) = (call.op(), OpParams::default());
+        match call {
+            OpCall::TopK(c) => {
+                let inputs = vec![self.rows(c.input, c.m, c.n)];
+                let params = OpParams { second_ptr: c.indices, int_param: c.first, ..none };
+                self.push((op, c.values, [c.k, 1, c.m, 0], inputs), params)
+            }
             OpCall::Sample(c) => {
-                let inputs = vec![self.rows(c.logits, c.m, c.n)];
+                let mut inputs = vec![self.rows(c.logits, c.m, c.n)];
+                inputs.extend(c.tokens.map(|tokens| self.leaf(tokens, c.m, c.n, DType::U32)));
                 let params = OpParams { sample_ptr: c.states, ..none };
                 self.push((op, c.output, [1, 1, c.m, 0], inputs), params)
             }
@@ -166,10 +188,7 @@ impl Writer {
                 };
                 self.push((op, c.tokens, [1, 1, c.m, 0], inputs), params)
             }
-            OpCall::CausalConv(_) | OpCall::GatedDeltaRule(_) | OpCall::SigmoidGate(_) => {
-                self.recurrent(call)
-            }
-            call => self.element_wise(call),
+            other => unreachable!("{} has no logits", other.op()),
         }
     }
 
@@ -232,6 +251,7 @@ impl Writer {
                 let inputs = vec![self.rows(c.logits, c.m, c.n_experts)];
                 let params = OpParams {
                     route: Some(c.route),
+                    expert_part: c.part,
                     second_ptr: c.ids,
                     bias_ptr: c.bias.unwrap_or(0),
                     bias_len: c.bias.map_or(0, |_| c.n_experts),

@@ -170,7 +170,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("min_p", SampleState { min_p: 0.05, ..plain }),
     ] {
         let data = [(Role::Input(0), bytes), (Role::Output(1), bytemuck::bytes_of(&state))];
-        bench.time(&format!("sample {name}"), &sample(1, n, &caps)?, &data, [f64::from(n) * 8.0, 0.0])?;
+        bench.time(
+            &format!("sample {name}"),
+            &sample(1, n, false, &caps)?,
+            &data,
+            [f64::from(n) * 8.0, 0.0],
+        )?;
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ pub(super) fn needs(source: &Arc<dyn ModelSource>, memory: Option<&Memory>) -> O
     let config = Config::read(source.as_ref()).ok()?;
     let layers = config.expert_layers().len() as u32;
     let stage = config.with_experts_on_host(layers).ok()?.stages()[0];
-    let step = Step::Decode { rows: 1, penalize: false, mask: false };
+    let step = Step::decode(1);
     let spec = GraphSpec::contiguous(step, DType::F16, 1, 1).on(stage);
     let segments = config.host_segments(source.as_ref(), &spec).ok()?;
     let weights = segments.iter().flat_map(|segment| &segment.graph.tensors);

@@ -9,6 +9,7 @@ use super::{LogicalGraph, OpNode, Role, TensorDef};
 use crate::graph::checks::{check_cache, check_heads, epsilon, finite};
 use crate::{
     AttentionRows, BuildError, DType, GateActivation, Heads, KV_PAGE, KvCache, Problem, RopeSpec, Scores,
+    TablePart,
 };
 
 /// A handle to a tensor of one builder.
@@ -257,6 +258,18 @@ impl GraphBuilder {
 
     /// Rows of `table` by token id; those of several tokens in a row side by side.
     pub fn embed(&mut self, table: Tensor, tokens: Tensor) -> Built<Tensor> {
+        self.embed_from(table, tokens, None)
+    }
+
+    /// As [`embed`](GraphBuilder::embed) from the part of a table that `table` is: tokens of other rows give
+    /// zeros.
+    pub fn embed_part(&mut self, table: Tensor, tokens: Tensor, part: TablePart) -> Built<Tensor> {
+        let call = self.call("embed_part");
+        call.check(part.check(call.def("the table", table)?.rows))?;
+        self.embed_from(table, tokens, Some(part))
+    }
+
+    fn embed_from(&mut self, table: Tensor, tokens: Tensor, part: Option<TablePart>) -> Built<Tensor> {
         let call = self.call("embed");
         let ((rows, count), width) = (call.words("tokens", tokens)?, call.def("the table", table)?.width);
         call.weight("the table", table, width)?;
@@ -264,7 +277,7 @@ impl GraphBuilder {
             let (what, expected) = ("the width of all tokens of a row", "less than 2^32");
             return call.fail(Problem::Value { what, expected, got: f64::from(width) * f64::from(count) });
         };
-        Ok(self.emit(Op::Embed { table: table.id(), tokens: tokens.id() }, rows, width))
+        Ok(self.emit(Op::Embed { table: table.id(), tokens: tokens.id(), part }, rows, width))
     }
 
     /// `x · wᵀ`.

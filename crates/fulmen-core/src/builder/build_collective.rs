@@ -2,6 +2,7 @@
 
 use super::build::{Built, GraphBuilder, Tensor};
 use super::op::Op;
+use crate::DType;
 use crate::graph::{check_gathered_width, check_ranks};
 
 impl GraphBuilder {
@@ -14,14 +15,20 @@ impl GraphBuilder {
         Ok(self.emit(Op::AllReduce { x: x.id(), ranks }, rows, width))
     }
 
-    /// The columns of `x` of all `ranks` beside each other, rank 0 first, on every rank:
+    /// The columns of `x`, floats or integers, of all `ranks` beside each other, rank 0 first, on every rank:
     /// `[m, n]` to `[m, ranks · n]`.
     pub fn all_gather(&mut self, x: Tensor, ranks: u32) -> Built<Tensor> {
         let call = self.call("all_gather");
-        let (rows, width) = call.rows("the input", x)?;
+        let dtype = call.def("the input", x)?.dtype;
+        let (rows, width) = match dtype {
+            DType::U32 => call.words("the input", x)?,
+            _ => call.rows("the input", x)?,
+        };
         call.check(check_ranks(ranks))?;
         call.check(check_gathered_width(width, ranks))?;
-        Ok(self.emit(Op::AllGather { x: x.id(), ranks }, rows, width * ranks))
+        let gathered = self.emit(Op::AllGather { x: x.id(), ranks }, rows, width * ranks);
+        self.graph.tensors[gathered.id()].dtype = dtype;
+        Ok(gathered)
     }
 }
 

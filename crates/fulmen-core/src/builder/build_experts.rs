@@ -4,16 +4,16 @@ use super::build::{Built, GraphBuilder, Tensor, id_of};
 use super::builder_call::BuilderCall;
 use super::op::{Linear, Op};
 use super::{Role, TensorDef};
-use crate::{DType, GatedActivation, Problem, RouteSpec};
+use crate::{DType, ExpertPart, GatedActivation, Problem, RouteSpec};
 
 /// The experts of the rows of a batch: see [`GraphBuilder::route`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routed {
     /// Routing weights, `[m, top]`.
     pub weights: Tensor,
-    /// Expert ids, `[m, top]` u32.
+    /// Expert ids, `[m, top]` u32, or [`NO_EXPERT`](crate::NO_EXPERT).
     pub ids: Tensor,
-    /// Experts of the layer.
+    /// Experts of the layer that are here.
     pub n_experts: u32,
 }
 
@@ -64,16 +64,39 @@ impl GraphBuilder {
     /// The experts of each row by the logits `[m, n_experts]` of a router, and their weights. `bias` (one
     /// value per expert) is added to the scores for the selection, not to the weights.
     pub fn route(&mut self, logits: Tensor, bias: Option<Tensor>, route: RouteSpec) -> Built<Routed> {
+        self.route_among(logits, bias, route, None)
+    }
+
+    /// As [`route`](GraphBuilder::route) where only some of the experts are here: the matmuls that follow
+    /// have the weights of those alone, and skip the others.
+    pub fn route_part(
+        &mut self,
+        logits: Tensor,
+        bias: Option<Tensor>,
+        route: RouteSpec,
+        part: ExpertPart,
+    ) -> Built<Routed> {
+        self.route_among(logits, bias, route, Some(part))
+    }
+
+    fn route_among(
+        &mut self,
+        logits: Tensor,
+        bias: Option<Tensor>,
+        route: RouteSpec,
+        part: Option<ExpertPart>,
+    ) -> Built<Routed> {
         let call = self.call("route");
         let (rows, n_experts) = call.rows("the logits", logits)?;
         call.check(route.check(n_experts))?;
         bias.map_or(Ok(()), |bias| call.rows_of("the selection bias", bias, 1, n_experts))?;
-        let op = Op::Route { logits: logits.id(), bias: id_of(bias), route };
+        part.map_or(Ok(()), |part| call.check(part.check(n_experts)))?;
+        let op = Op::Route { logits: logits.id(), bias: id_of(bias), route, part };
         let weights = self.emit(op, rows, route.top);
         let (dtype, role) = (DType::U32, Role::Computed);
         let ids = self.push(TensorDef { name: None, rows, width: route.top, dtype, role });
         self.graph.ops.last_mut().expect("an op was just added").outputs.push(ids.id());
-        Ok(Routed { weights, ids, n_experts })
+        Ok(Routed { weights, ids, n_experts: part.map_or(n_experts, |part| part.count) })
     }
 
     /// The gated activation of the gate and up projections of `x` by the experts of each row:

@@ -4,7 +4,7 @@
 use super::build::{Built, Tensor, id_of};
 use super::op::{Op, Slots};
 use super::{GraphBuilder, OpNode, Role, TensorDef};
-use crate::graph::checks::{at_least_1, check_top};
+use crate::graph::checks::{at_least_1, check_first_index, check_top, check_top_k};
 use crate::{DType, Problem};
 
 impl GraphBuilder {
@@ -64,11 +64,27 @@ impl GraphBuilder {
         call.check(check_top(top))?;
         self.not_empty("log_probs", width)?;
         let op = Op::LogProbs { logits: logits.id(), tokens: tokens.id(), top };
-        let values = self.emit(op, rows, 1 + top);
-        let def = TensorDef { name: None, rows, width: 1 + top, dtype: DType::U32, role: Role::Computed };
-        let tokens = self.push(def);
-        self.graph.ops.last_mut().expect("an op was just added").outputs.push(tokens.id());
-        Ok((values, tokens))
+        Ok(self.emit_with_indices(op, rows, 1 + top))
+    }
+
+    /// The `k` largest values of each row in descending order, `[rows, k]`, and their columns, each plus
+    /// `first`. See [`TopKCall`](crate::TopKCall).
+    pub fn top_k(&mut self, x: Tensor, k: u32, first: u32) -> Built<(Tensor, Tensor)> {
+        let call = self.call("top_k");
+        let (rows, width) = call.rows("the input", x)?;
+        call.check(check_top_k(k))?;
+        call.check(check_first_index(first, width))?;
+        self.not_empty("top_k", width)?;
+        Ok(self.emit_with_indices(Op::TopK { x: x.id(), k, first }, rows, k))
+    }
+
+    /// Values and as many indices.
+    fn emit_with_indices(&mut self, op: Op, rows: u32, width: u32) -> (Tensor, Tensor) {
+        let values = self.emit(op, rows, width);
+        let def = TensorDef { name: None, rows, width, dtype: DType::U32, role: Role::Computed };
+        let indices = self.push(def);
+        self.graph.ops.last_mut().expect("an op was just added").outputs.push(indices.id());
+        (values, indices)
     }
 
     /// Index of the largest element of each row.
@@ -80,12 +96,28 @@ impl GraphBuilder {
 
     /// A token sampled from each row of logits with the row's state.
     pub fn sample(&mut self, logits: Tensor, states: Tensor) -> Built<Tensor> {
+        self.sample_from(logits, None, states)
+    }
+
+    /// As [`sample`](GraphBuilder::sample) from the logits of the given `tokens`; of equal logits the lowest
+    /// token must come first.
+    pub fn sample_tokens(&mut self, logits: Tensor, tokens: Tensor, states: Tensor) -> Built<Tensor> {
+        self.sample_from(logits, Some(tokens), states)
+    }
+
+    fn sample_from(&mut self, logits: Tensor, tokens: Option<Tensor>, states: Tensor) -> Built<Tensor> {
         let call = self.call("sample");
         let (rows, width) = call.rows("the logits", logits)?;
+        if let Some(tokens) = tokens {
+            let (token_rows, count) = call.words("the tokens", tokens)?;
+            call.size("the rows of the tokens", rows, token_rows)?;
+            call.size("the width of the tokens", width, count)?;
+        }
         call.size("the rows of the states", rows, call.def("the states", states)?.rows)?;
         call.size("the width of the states", 8, call.def("the states", states)?.width)?;
         self.not_empty("sample", width)?;
-        Ok(self.emit_indices(Op::Sample { logits: logits.id(), states: states.id() }, rows))
+        let (tokens, states) = (id_of(tokens), states.id());
+        Ok(self.emit_indices(Op::Sample { logits: logits.id(), tokens, states }, rows))
     }
 
     /// Applies each row's penalties to the logits of the tokens in `history` (`[sequences, capacity]`) up to

@@ -70,9 +70,10 @@ impl Lowering<'_> {
         let at = |id: TensorId| self.at(id);
         let output = outputs.first().map_or(0, |&id| at(id));
         Ok(match *op {
-            Op::Embed { table, tokens } => {
+            Op::Embed { table, tokens, part } => {
                 let (m, width) = (self.rows_of(tokens, 1)?, self.tensors[table].width);
-                OpCall::Embed(EmbedCall { table: self.weight(table), tokens: at(tokens), output, m, width })
+                let (table, tokens) = (self.weight(table), at(tokens));
+                OpCall::Embed(EmbedCall { table, part, tokens, output, m, width })
             }
             Op::MulMat { x, ref weights, residual } => self.mul_mat(x, weights, residual, outputs),
             Op::GateUp { x, gate, up, activation } => self.gate_up(x, [gate, up], activation, output),
@@ -143,9 +144,30 @@ impl Lowering<'_> {
                 let TensorDef { rows: m, width: n, .. } = self.tensors[x];
                 OpCall::ArgMax(ArgMaxCall { input: at(x), output, m, n })
             }
-            Op::Sample { logits, states } => {
+            Op::TopK { .. }
+            | Op::Sample { .. }
+            | Op::Penalize { .. }
+            | Op::GatherTokens { .. }
+            | Op::MaskLogits { .. }
+            | Op::LogProbs { .. }
+            | Op::Advance { .. } => self.logits(op, outputs)?,
+        })
+    }
+
+    /// The calls from logits to the tokens of the next step.
+    fn logits(&self, op: &Op, outputs: &[TensorId]) -> Result<OpCall, Problem> {
+        let at = |id: TensorId| self.at(id);
+        let output = outputs.first().map_or(0, |&id| at(id));
+        Ok(match *op {
+            Op::TopK { x, k, first } => {
+                let TensorDef { rows: m, width: n, .. } = self.tensors[x];
+                let indices = outputs.get(1).map_or(0, |&id| at(id));
+                OpCall::TopK(TopKCall { input: at(x), values: output, indices, m, n, k, first })
+            }
+            Op::Sample { logits, tokens, states } => {
                 let TensorDef { rows: m, width: n, .. } = self.tensors[logits];
-                OpCall::Sample(SampleCall { logits: at(logits), states: at(states), output, m, n })
+                let (logits, tokens, states) = (at(logits), self.at_option(tokens), at(states));
+                OpCall::Sample(SampleCall { logits, tokens, states, output, m, n })
             }
             Op::Penalize { logits, penalties, history, slots } => {
                 let TensorDef { rows: m, width: n, .. } = self.tensors[logits];
@@ -184,6 +206,7 @@ impl Lowering<'_> {
                 let [drawn, tokens, positions] = [drawn, tokens, positions].map(at);
                 OpCall::Advance(AdvanceCall { drawn, tokens, positions, sequences, history, m })
             }
+            _ => return Err(Problem::Missing { what: "the logits of the op" }),
         })
     }
 
@@ -239,11 +262,11 @@ impl Lowering<'_> {
         let at = |id: TensorId| self.at(id);
         let output = outputs.first().map_or(0, |&id| at(id));
         Ok(match *op {
-            Op::Route { logits, bias, route } => {
+            Op::Route { logits, bias, route, part } => {
                 let TensorDef { rows: m, width: n_experts, .. } = self.tensors[logits];
                 let (bias, ids) = (self.at_option(bias), outputs.get(1).map_or(0, |&id| at(id)));
                 let logits = at(logits);
-                OpCall::Route(RouteCall { logits, bias, weights: output, ids, m, n_experts, route })
+                OpCall::Route(RouteCall { logits, bias, weights: output, ids, m, n_experts, route, part })
             }
             Op::ExpertGateUp { x, ids, gate, up, n_experts, activation } => {
                 let TensorDef { rows: m, width: k, .. } = self.tensors[x];

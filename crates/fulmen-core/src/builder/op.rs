@@ -1,7 +1,7 @@
 //! The ops of a logical graph, with the tensors they read.
 
 use crate::graph::checks::{above_0, finite};
-use crate::graph::{BinaryCall, OpCall, TensorOp, UnaryCall};
+use crate::graph::{BinaryCall, ExpertPart, OpCall, TablePart, TensorOp, UnaryCall};
 use crate::{
     AttentionRows, DType, DeltaHeads, GateActivation, GatedActivation, Heads, Problem, RopeSpec, RouteSpec,
     Scores,
@@ -134,6 +134,7 @@ pub enum Op {
     Embed {
         table: TensorId,
         tokens: TensorId,
+        part: Option<TablePart>,
     },
     /// One output per weight.
     MulMat {
@@ -152,6 +153,7 @@ pub enum Op {
         logits: TensorId,
         bias: Option<TensorId>,
         route: RouteSpec,
+        part: Option<ExpertPart>,
     },
     /// The weights are those of all experts.
     ExpertGateUp {
@@ -282,8 +284,15 @@ pub enum Op {
     ArgMax {
         x: TensorId,
     },
+    /// Two outputs: the values and their indices.
+    TopK {
+        x: TensorId,
+        k: u32,
+        first: u32,
+    },
     Sample {
         logits: TensorId,
+        tokens: Option<TensorId>,
         states: TensorId,
     },
     Penalize {
@@ -341,7 +350,7 @@ impl Op {
         use OperandRows::{Any, Batch, Fixed};
         let mut all = |rows, ids: &[TensorId]| ids.iter().for_each(|&id| visit(id, rows));
         match self {
-            Op::Embed { table, tokens } => {
+            Op::Embed { table, tokens, .. } => {
                 all(Any, &[*table]);
                 all(Batch, &[*tokens]);
             }
@@ -383,9 +392,8 @@ impl Op {
                 all(Fixed, &[*gamma]);
             }
             Op::Binary { a, b, .. } => all(Batch, &[*a, *b]),
-            Op::Unary { x, .. } | Op::SoftMax { x, .. } | Op::Copy { x } | Op::ArgMax { x } => {
-                all(Batch, &[*x]);
-            }
+            Op::Unary { x, .. } | Op::SoftMax { x, .. } | Op::Copy { x } => all(Batch, &[*x]),
+            Op::ArgMax { x } | Op::TopK { x, .. } => all(Batch, &[*x]),
             Op::AllReduce { x, .. } | Op::AllGather { x, .. } => all(Batch, &[*x]),
             Op::HostSegment { inputs, .. } => all(Batch, inputs),
             Op::Rope { x, positions, factors, .. } => {
@@ -430,7 +438,10 @@ impl Op {
                 all(Batch, slots.sequences.as_slice());
             }
             Op::SigmoidGate { x, gate } => all(Batch, &[*x, *gate]),
-            Op::Sample { logits, states } => all(Batch, &[*logits, *states]),
+            Op::Sample { logits, tokens, states } => {
+                all(Batch, &[*logits, *states]);
+                all(Batch, tokens.as_slice());
+            }
             Op::Penalize { logits, penalties, history, slots } => {
                 all(Batch, &[*logits, *penalties]);
                 all(Fixed, &[*history]);
@@ -521,6 +532,7 @@ impl Op {
             Op::SigmoidGate { .. } => TensorOp::SigmoidGate,
             Op::Copy { .. } => TensorOp::Copy,
             Op::ArgMax { .. } => TensorOp::ArgMax,
+            Op::TopK { .. } => TensorOp::TopK,
             Op::Sample { .. } => TensorOp::Sample,
             Op::Penalize { .. } => TensorOp::Penalize,
             Op::GatherTokens { .. } => TensorOp::GatherTokens,

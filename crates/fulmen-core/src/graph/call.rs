@@ -76,11 +76,22 @@ pub struct GateUpCall {
     pub batch_invariant: bool,
 }
 
+/// Which rows of a table a rank has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TablePart {
+    /// The first of them.
+    pub first: u32,
+    /// Rows of the whole table.
+    pub of: u32,
+}
+
 /// Rows of an embedding table by token id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbedCall {
     /// The table, `[rows, width]`.
     pub table: WeightArg,
+    /// The larger table that it is a part of, if it is: tokens of the other rows give zeros.
+    pub part: Option<TablePart>,
     /// `m` token ids.
     pub tokens: u64,
     /// `[m, width]`.
@@ -318,11 +329,35 @@ pub struct ArgMaxCall {
     pub n: u32,
 }
 
+/// The largest values of each row in descending order, of equal ones the lowest index first; never NaN or
+/// -inf. Where a row has fewer, the other values are -inf and their index is
+/// [`NO_TOKEN`](crate::sampling::NO_TOKEN).
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopKCall {
+    /// `[m, n]`.
+    pub input: u64,
+    /// `[m, k]`.
+    pub values: u64,
+    /// `[m, k]`: their columns, each plus `first`.
+    pub indices: u64,
+    /// Rows.
+    pub m: u32,
+    /// Columns.
+    pub n: u32,
+    /// How many are wanted: 1 to [`MAX_TOP_K`](crate::sampling::MAX_TOP_K).
+    pub k: u32,
+    /// The index of the first column.
+    pub first: u32,
+}
+
 /// A token sampled from each row of logits; see [`crate::sampling`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleCall {
     /// `[m, n]`.
     pub logits: u64,
+    /// `[m, n]`: whose they are, of equal logits the lowest token first; the column is the token if not
+    /// given.
+    pub tokens: Option<u64>,
     /// One state per row; its step is incremented.
     pub states: u64,
     /// `m` tokens.

@@ -87,9 +87,25 @@ impl GateUpCall {
     }
 }
 
+impl TablePart {
+    /// So many rows are a part of the whole table.
+    pub(crate) fn check(&self, rows: u32) -> Checked<()> {
+        let (what, end) = ("the end of a part of a table", u64::from(self.first) + u64::from(rows));
+        let expected = "at most the rows of the whole table";
+        let inside = end <= self.of.into();
+        inside.then_some(()).ok_or(Problem::Value { what, expected, got: end as f64 })
+    }
+}
+
 impl EmbedCall {
+    /// The rows of the whole table, and the first that is there.
+    pub fn whole(&self) -> TablePart {
+        self.part.unwrap_or(TablePart { first: 0, of: self.table.rows })
+    }
+
     pub(super) fn check(&self) -> Checked<()> {
         at_least_1("the rows of the table", self.table.rows)?;
+        self.part.map_or(Ok(()), |part| part.check(self.table.rows))?;
         self.table.check("the table", self.width)?;
         matrix("tokens", self.tokens, self.m, 1)?;
         matrix("the output", self.output, self.m, self.width)
@@ -265,10 +281,26 @@ impl ArgMaxCall {
     }
 }
 
+impl TopKCall {
+    pub(super) fn check(&self) -> Checked<()> {
+        at_least_1("the width of the input", self.n)?;
+        check_top_k(self.k)?;
+        check_first_index(self.first, self.n)?;
+        matrix("the input", self.input, self.m, self.n)?;
+        matrix("the values", self.values, self.m, self.k)?;
+        matrix("the indices", self.indices, self.m, self.k)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.m == 0
+    }
+}
+
 impl SampleCall {
     pub(super) fn check(&self) -> Checked<()> {
         at_least_1("the width of the logits", self.n)?;
         matrix("the logits", self.logits, self.m, self.n)?;
+        self.tokens.map_or(Ok(()), |tokens| matrix("the tokens", tokens, self.m, self.n))?;
         matrix("the sampling states", self.states, self.m, 1)?;
         matrix("the output", self.output, self.m, 1)
     }

@@ -79,6 +79,20 @@ pub(crate) fn check_top(top: u32) -> Checked<()> {
     is_few.then_some(()).ok_or(Problem::Value { what, expected, got: top.into() })
 }
 
+/// TopK gives some of the largest values, not many.
+pub(crate) fn check_top_k(k: u32) -> Checked<()> {
+    let (what, expected) = ("the number of largest values", "from 1 to 64");
+    let is_few = (1..=crate::sampling::MAX_TOP_K).contains(&k);
+    is_few.then_some(()).ok_or(Problem::Value { what, expected, got: k.into() })
+}
+
+/// The indices of `n` columns from `first` on are tokens.
+pub(crate) fn check_first_index(first: u32, n: u32) -> Checked<()> {
+    let (end, expected) = (u64::from(first) + u64::from(n), "less than 2^32");
+    let fits = end < u64::from(u32::MAX);
+    fits.then_some(()).ok_or(Problem::Value { what: "the largest index", expected, got: end as f64 })
+}
+
 /// The history is not empty and its size fits memory.
 pub(crate) fn check_history(n_seqs: u32, capacity: u32) -> Checked<()> {
     at_least_1("the sequences of the history", n_seqs)?;

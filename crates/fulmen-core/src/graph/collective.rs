@@ -26,7 +26,7 @@ pub struct AllReduceCall {
 /// [`TensorOp::AllGather`](super::TensorOp::AllGather).
 #[derive(Clone, Debug, PartialEq)]
 pub struct AllGatherCall {
-    /// The columns of this rank, `[m, width]`.
+    /// The columns of this rank, `[m, width]` values of four bytes, whose bits are kept.
     pub input: u64,
     /// Those of all ranks, `[m, ranks · width]`, rank 0 first.
     pub output: u64,

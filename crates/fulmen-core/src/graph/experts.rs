@@ -7,6 +7,9 @@
 //!
 //! The weights of all experts are one matrix, `[n_experts · n, k]`: expert `e` has rows `e · n` to
 //! `(e + 1) · n`. Weights of experts that no row uses are not read.
+//!
+//! A device may have some of the experts only. Then `Route` gives ids among those ([`ExpertPart`]), and
+//! [`NO_EXPERT`] for those of other devices, which add nothing to the sum of `ExpertDown`.
 
 use super::call::WeightArg;
 use super::call_check::{matrix, optional};
@@ -20,6 +23,33 @@ pub const MAX_EXPERTS: u32 = 1024;
 
 /// The most experts of a row.
 pub const MAX_EXPERTS_PER_ROW: u32 = 32;
+
+/// An expert that is not on this device. The matmuls skip it: what `ExpertGateUp` gives for it is not
+/// defined, and `ExpertDown` adds nothing.
+pub const NO_EXPERT: u32 = u32::MAX;
+
+/// The experts that a device has of those of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExpertPart {
+    /// The first of them.
+    pub first: u32,
+    /// How many they are.
+    pub count: u32,
+}
+
+impl ExpertPart {
+    /// The id of an expert of the layer among those of the part.
+    pub fn id(&self, expert: u32) -> u32 {
+        expert.checked_sub(self.first).filter(|&id| id < self.count).unwrap_or(NO_EXPERT)
+    }
+
+    pub(crate) fn check(&self, n_experts: u32) -> Checked<()> {
+        let (what, end) = ("the end of a part of the experts", u64::from(self.first) + u64::from(self.count));
+        let valid = self.count > 0 && end <= n_experts.into();
+        let expected = "above its first, and at most the number of experts";
+        valid.then_some(()).ok_or(Problem::Value { what, expected, got: end as f64 })
+    }
+}
 
 /// The smallest sum that routing weights are divided by, 2⁻¹⁴: weights that are all about 0 stay so.
 pub const MIN_WEIGHT_SUM: f32 = 6.103_515_6e-5;
@@ -122,6 +152,15 @@ pub struct RouteCall {
     pub n_experts: u32,
     /// How they are chosen and weighed.
     pub route: RouteSpec,
+    /// The experts that are here, if not all are: ids are those among them, or [`NO_EXPERT`].
+    pub part: Option<ExpertPart>,
+}
+
+impl RouteCall {
+    /// The experts that are here.
+    pub fn held(&self) -> ExpertPart {
+        self.part.unwrap_or(ExpertPart { first: 0, count: self.n_experts })
+    }
 }
 
 /// `output = activation(x · gateᵀ + gate_bias, x · upᵀ + up_bias)` for each row and each of its experts.
@@ -129,7 +168,7 @@ pub struct RouteCall {
 pub struct ExpertGateUpCall {
     /// `[m, k]`.
     pub input: u64,
-    /// `[m, top]` expert ids.
+    /// `[m, top]` expert ids, or [`NO_EXPERT`].
     pub ids: u64,
     /// `[n_experts · n, k]`.
     pub gate: WeightArg,
@@ -161,7 +200,7 @@ pub struct ExpertGateUpCall {
 pub struct ExpertDownCall {
     /// `[m, top · k]`.
     pub input: u64,
-    /// `[m, top]` expert ids.
+    /// `[m, top]` expert ids, or [`NO_EXPERT`].
     pub ids: u64,
     /// `[m, top]` routing weights.
     pub weights: u64,
@@ -203,6 +242,7 @@ fn check_width(top: u32, width: u32) -> Checked<()> {
 impl RouteCall {
     pub(super) fn check(&self) -> Checked<()> {
         self.route.check(self.n_experts)?;
+        self.part.map_or(Ok(()), |part| part.check(self.n_experts))?;
         matrix("the logits", self.logits, self.m, self.n_experts)?;
         optional("the selection bias", self.bias, self.n_experts)?;
         matrix("the weights", self.weights, self.m, self.route.top)?;

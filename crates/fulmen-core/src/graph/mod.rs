@@ -33,8 +33,8 @@ pub(crate) use collective::{check_gathered_width, check_ranks};
 pub use dispatch::{KernelDispatch, KernelTime, ReplayId};
 pub use execute::{GraphExecResult, Program, ProgramCall, execute_graph, execute_graph_timed};
 pub use experts::{
-    ExpertDownCall, ExpertGateUpCall, GatedActivation, MAX_EXPERTS, MAX_EXPERTS_PER_ROW, MIN_WEIGHT_SUM,
-    RouteCall, RouteSpec, RouterScores, used_experts,
+    ExpertDownCall, ExpertGateUpCall, ExpertPart, GatedActivation, MAX_EXPERTS, MAX_EXPERTS_PER_ROW,
+    MIN_WEIGHT_SUM, NO_EXPERT, RouteCall, RouteSpec, RouterScores, used_experts,
 };
 pub(crate) use experts::{check_experts, check_experts_per_row};
 pub use forms::{ActivationForm, Form, FormOperand, Forwarded};
@@ -146,6 +146,9 @@ impl ComputeGraph {
     ) -> usize {
         let dtype = match op {
             TensorOp::ArgMax | TensorOp::Sample | TensorOp::GatherTokens | TensorOp::Advance => DType::U32,
+            TensorOp::AllGather => {
+                inputs.first().and_then(|&input| self.nodes.get(input)).map_or(DType::F32, |node| node.dtype)
+            }
             _ => DType::F32,
         };
         self.push(op, ptr, shape, dtype, inputs, params)

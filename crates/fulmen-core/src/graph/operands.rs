@@ -318,14 +318,29 @@ impl ArgMaxCall {
     }
 }
 
+impl TopKCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let count = area(self.m, self.k);
+        let x = f32_rows(memory, "the input", self.input, self.m, self.n)?;
+        let values = span::<f32>(memory, "the values", self.values, count, true)?;
+        let indices = span::<u32>(memory, "the indices", self.indices, count, true)?;
+        apart(&[values, indices], &[Some(x)])?;
+        values.apart_from(indices)
+    }
+}
+
 impl SampleCall {
     /// Looks up every operand.
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
         let logits = f32_rows(memory, "the logits", self.logits, self.m, self.n)?;
+        let count = area(self.m, self.n);
+        let tokens =
+            self.tokens.map(|ptr| span::<u32>(memory, "the tokens", ptr, count, false)).transpose()?;
         let states = span::<SampleState>(memory, "the sampling states", self.states, self.m as usize, true)?;
         let out = span::<u32>(memory, "the output", self.output, self.m as usize, true)?;
-        apart(&[out], &[Some(logits), Some(states)])?;
-        states.apart_from(logits)
+        apart(&[out], &[Some(logits), tokens, Some(states)])?;
+        apart(&[states], &[Some(logits), tokens])
     }
 }
 

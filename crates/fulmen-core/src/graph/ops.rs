@@ -29,7 +29,8 @@ macro_rules! op_table {
                 name: "embed", method: dispatch_embed, kernel: optional,
                 inputs: 1 = "1",
                 does: "Rows of an embedding table by token id.",
-                node: "Input: the token ids. The table is `weight_ptr`: `table_rows` rows of `weight_qtype`.",
+                node: "Input: the token ids. The table is `weight_ptr`: `table_rows` rows of `weight_qtype`. \
+If it is the `table_part` of a larger one, tokens of its other rows give zeros.",
             }
             GatherTokens(GatherTokensCall) {
                 name: "gather_tokens", method: dispatch_gather_tokens, kernel: optional,
@@ -57,7 +58,8 @@ Shape `[n, k, m, 0]`.",
                 inputs: 1 = "1",
                 does: "The experts of each row of a mixture of experts, and their weights.",
                 node: "Input: the router's logits. Shape `[top, 1, m, 0]`: the weights; the ids are at \
-`second_ptr`. The selection is `route`, with the bias `bias_ptr` of `bias_len` values.",
+`second_ptr`. The selection is `route`, with the bias `bias_ptr` of `bias_len` values. With an \
+`expert_part` ids are those among its experts, [`NO_EXPERT`](super::NO_EXPERT) for others.",
             }
             ExpertGateUp(ExpertGateUpCall) {
                 name: "expert_gate_up", method: dispatch_expert_gate_up, kernel: optional,
@@ -185,7 +187,8 @@ to the KV cache.",
                 name: "all_gather", method: dispatch_all_gather, kernel: collective,
                 inputs: 1 = "1",
                 does: "The columns of all ranks beside each other, on every rank.",
-                node: "Shape `[ranks · n, 1, m, 0]` of an input `[n, 1, m, 0]`, among `ranks` ranks.",
+                node: "Shape `[ranks · n, 1, m, 0]` of an input `[n, 1, m, 0]`, f32 or u32, among `ranks` \
+ranks.",
             }
             HostSegment(HostSegmentCall) {
                 name: "host_segment", method: dispatch_host_segment, kernel: optional,
@@ -227,11 +230,18 @@ states `recurrent`.",
                 does: "Index of the largest element of each row.",
                 node: "The output is U32, `[1, 1, m, 0]`.",
             }
+            TopK(TopKCall) {
+                name: "top_k", method: dispatch_top_k, kernel: optional,
+                inputs: 1 = "1",
+                does: "The largest values of each row in descending order, and their indices.",
+                node: "Shape `[k, 1, m, 0]`. The indices, each plus `int_param`, are at `second_ptr`.",
+            }
             Sample(SampleCall) {
                 name: "sample", method: dispatch_sample, kernel: optional,
-                inputs: 1 = "1",
+                inputs: 1 | 2 = "1 or 2 (logits, tokens)",
                 does: "A token sampled from each row of logits.",
-                node: "The row's state is at `sample_ptr`; output as ArgMax.",
+                node: "Inputs: logits and, if a logit's column is not its token, the token of each. The \
+row's state is at `sample_ptr`; output as ArgMax.",
             }
             Penalize(PenalizeCall) {
                 name: "penalize", method: dispatch_penalize, kernel: optional,

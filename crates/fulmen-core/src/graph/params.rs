@@ -1,8 +1,8 @@
 //! The parameters of a node, beyond its inputs and its shape.
 
 use super::{
-    AttentionRows, DeltaHeads, GateActivation, GatedActivation, KvCache, RecurrentState, RouteSpec,
-    Temperature,
+    AttentionRows, DeltaHeads, ExpertPart, GateActivation, GatedActivation, KvCache, RecurrentState,
+    RouteSpec, TablePart, Temperature,
 };
 use crate::DType;
 
@@ -138,6 +138,8 @@ pub struct OpParams {
     pub n_experts: u32,
     /// How Route chooses experts.
     pub route: Option<RouteSpec>,
+    /// The experts of Route that are here, if not all are.
+    pub expert_part: Option<ExpertPart>,
     /// The activation of ExpertGateUp.
     pub activation: GatedActivation,
     /// Address of the gain of a norm (of the query heads' norm in RopeStore, where 0 means none).
@@ -148,13 +150,15 @@ pub struct OpParams {
     /// SoftMax and Attention.
     pub scalar: f32,
     /// Layer number, for messages and profiles; in LogProbs how many of the most likely tokens are wanted;
-    /// in CausalConv the taps; in HostSegment which one it is.
+    /// in CausalConv the taps; in TopK the index of the first column; in HostSegment which one it is.
     pub int_param: u32,
     /// Address of a second output: the sum in AddRmsNorm, the tokens in LogProbs, the ids in
-    /// Route.
+    /// Route, the indices in TopK.
     pub second_ptr: u64,
     /// Rows of the table of an Embed node.
     pub table_rows: u32,
+    /// What the table of an Embed node is a part of, if it is.
+    pub table_part: Option<TablePart>,
     /// Heads of Rope, Attention, KvStore, RopeStore.
     pub heads: Heads,
     /// Heads of GatedDeltaRule.

@@ -66,9 +66,12 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
             let (input, n) = node.rows_to_index()?;
             OpCall::ArgMax(ArgMaxCall { input, output: node.data_ptr, m: node.m(), n })
         }
+        TensorOp::TopK => OpCall::TopK(node.top_k()?),
         TensorOp::Sample => {
             let ((logits, n), states) = (node.rows_to_index()?, node.params.sample_ptr);
-            OpCall::Sample(SampleCall { logits, states, output: node.data_ptr, m: node.m(), n })
+            let m = node.m();
+            let tokens = node.optional_indices(1, "the tokens", m.saturating_mul(n))?;
+            OpCall::Sample(SampleCall { logits, tokens, states, output: node.data_ptr, m, n })
         }
         TensorOp::Penalize => OpCall::Penalize(node.penalize()?),
         TensorOp::GatherTokens => OpCall::GatherTokens(node.gather_tokens()?),
@@ -157,7 +160,7 @@ impl<'a> Node<'a> {
         let (m, width, params) = (self.m(), self.width(), &self.params);
         let table = self.weight(params.weight_ptr, params.weight_qtype, params.table_rows)?;
         let tokens = self.indices(0, "tokens", m)?;
-        Ok(EmbedCall { table, tokens, output: self.data_ptr, m, width })
+        Ok(EmbedCall { table, part: params.table_part, tokens, output: self.data_ptr, m, width })
     }
 
     fn mul_mat(&self) -> Checked<MulMatCall> {
@@ -208,6 +211,7 @@ impl<'a> Node<'a> {
             m,
             n_experts,
             route,
+            part: params.expert_part,
         })
     }
 
@@ -447,7 +451,10 @@ impl<'a> Node<'a> {
         let (ranks, m) = (self.params.ranks, self.m());
         let width = self.width().checked_div(ranks).unwrap_or(0);
         same("the width of the output", width.saturating_mul(ranks), self.width())?;
-        let input = self.rows(0, "the input", width, m)?;
+        let input = match self.input(0)?.dtype {
+            DType::U32 => self.indices(0, "the input", m.saturating_mul(width))?,
+            _ => self.rows(0, "the input", width, m)?,
+        };
         Ok(AllGatherCall { input, output: self.data_ptr, m, width, ranks })
     }
 
@@ -520,6 +527,19 @@ impl<'a> Node<'a> {
             m,
             n,
             top,
+        })
+    }
+
+    fn top_k(&self) -> Checked<TopKCall> {
+        let (m, n, k) = (self.m(), self.input(0)?.width(), self.width());
+        Ok(TopKCall {
+            input: self.rows(0, "the input", n, m)?,
+            values: self.data_ptr,
+            indices: self.params.second_ptr,
+            m,
+            n,
+            k,
+            first: self.params.int_param,
         })
     }
 

@@ -1,7 +1,7 @@
 //! A program cut at the calls that the host runs: collectives, for devices that cannot exchange values inside
 //! a captured program, and host segments. What is between two of them is captured and replayed by itself.
 
-use super::call::CopyCall;
+use super::call::{CopyCall, SampleCall};
 use super::{OpCall, PlannedCall, Program, ProgramCall};
 
 /// What a program runs up to the next call of the host, or that call.
@@ -57,7 +57,8 @@ impl Program {
 
 impl OpCall {
     /// The copy of this rank's own part in place of a collective; other calls as they are. Nothing is copied
-    /// in place.
+    /// in place. What is sampled from candidates of all ranks is the column in place of its token, since the
+    /// tokens of other ranks are not there.
     pub fn of_rank_alone(&self) -> OpCall {
         let (input, output, bytes) = match self {
             OpCall::AllReduce(call) => (call.input, call.output, call.n_elements.saturating_mul(4)),
@@ -65,6 +66,7 @@ impl OpCall {
                 let elements = (call.m as usize).saturating_mul(call.width as usize);
                 (call.input, call.output, elements.saturating_mul(4))
             }
+            OpCall::Sample(call) => return OpCall::Sample(SampleCall { tokens: None, ..call.clone() }),
             other => return other.clone(),
         };
         OpCall::Copy(CopyCall { input, output, bytes: if input == output { 0 } else { bytes } })

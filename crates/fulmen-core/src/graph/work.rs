@@ -207,6 +207,13 @@ impl ArgMaxCall {
     }
 }
 
+impl TopKCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = product(&[self.m, self.n]);
+        floats(elements.saturating_add(2 * product(&[self.m, self.k])), elements)
+    }
+}
+
 impl SampleCall {
     pub(super) fn work(&self, _: CacheUse) -> Work {
         let elements = product(&[self.m, self.n]);

@@ -1,17 +1,17 @@
 //! Mixture of experts: routing and matmuls by expert id.
 
-use fulmen_core::{BackendError, ExpertDownCall, ExpertGateUpCall, RouteCall, WeightArg};
+use fulmen_core::{BackendError, ExpertDownCall, ExpertGateUpCall, NO_EXPERT, RouteCall, WeightArg};
 
 use super::{CpuDispatcher, Launched};
 use crate::buffer::Span;
 use crate::kernels::mul_mat::{ExpertIds, ExpertWeight, Residual, Weight, expert_down, expert_gate_up};
 use crate::kernels::route;
 
-/// The ids of an expert call, each checked.
+/// The ids of an expert call, each checked or [`NO_EXPERT`].
 fn checked_ids(ids: Span, top: u32, n_experts: u32) -> Result<ExpertIds<'static>, BackendError> {
     // SAFETY: looked up; the caller checked that no output overlaps them.
     let ids: &[u32] = unsafe { ids.slice() };
-    if let Some(at) = ids.iter().position(|&id| id >= n_experts) {
+    if let Some(at) = ids.iter().position(|&id| id >= n_experts && id != NO_EXPERT) {
         let (row, value) = (at / top as usize, ids[at]);
         return Err(BackendError::Index { what: "the expert", row, value, limit: n_experts });
     }
@@ -46,6 +46,9 @@ impl CpuDispatcher {
             let bias = bias.map(|bias| bias.slice());
             let (weights, ids) = (weights.slice_mut(), ids.slice_mut());
             route::route(&self.pool, logits.slice(), n_experts as usize, bias, &spec, weights, ids);
+            if let Some(part) = call.part {
+                ids.iter_mut().for_each(|id| *id = part.id(*id));
+            }
         }
         Ok(1)
     }

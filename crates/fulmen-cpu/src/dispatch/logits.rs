@@ -1,10 +1,10 @@
-//! Logit biases, token masks and log-probabilities.
+//! Logit biases, token masks, the largest logits and log-probabilities.
 
 use fulmen_core::sampling::{NO_SLOT, SamplingError, is_bias};
-use fulmen_core::{BackendError, LogProbsCall, LogitSlots, MaskLogitsCall};
+use fulmen_core::{BackendError, LogProbsCall, LogitSlots, MaskLogitsCall, TopKCall};
 
 use super::{CpuDispatcher, Launched};
-use crate::kernels::{copy, log_probs, mask_logits};
+use crate::kernels::{copy, log_probs, mask_logits, top_k};
 
 /// The edits of a slot: whether it is masked, and its biases.
 fn edits_of(row: usize, words: &[u32], n: u32) -> Result<(bool, &[[u32; 2]]), BackendError> {
@@ -79,6 +79,21 @@ impl CpuDispatcher {
             let mask = masked.then(|| &masks[slot_of(row) as usize * mask_words..][..mask_words]);
             mask_logits::mask_logits(logits, biases, mask);
         }
+        Ok(1)
+    }
+
+    pub(super) fn top_k(&mut self, call: &TopKCall) -> Launched {
+        let &TopKCall { m, n, k, first, .. } = call;
+        let count = m as usize * k as usize;
+        let x = self.f32_rows("the input", call.input, m, n)?;
+        let values = self.memory.span_mut::<f32>("the values", call.values, count)?;
+        let indices = self.memory.span_mut::<u32>("the indices", call.indices, count)?;
+        values.apart_from(x)?;
+        indices.apart_from(x)?;
+        values.apart_from(indices)?;
+        // SAFETY: looked up, and disjoint from each other.
+        let (x, values, indices) = unsafe { (x.slice(), values.slice_mut(), indices.slice_mut()) };
+        top_k::top_k(&self.pool, self.isa, x, n as usize, k as usize, first, values, indices);
         Ok(1)
     }
 

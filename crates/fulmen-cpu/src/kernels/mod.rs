@@ -30,3 +30,4 @@ pub(crate) mod sigmoid_gate;
 pub mod softmax;
 #[cfg(test)]
 mod testing;
+pub mod top_k;

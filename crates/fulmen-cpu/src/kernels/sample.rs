@@ -268,7 +268,8 @@ fn draw(isa: Isa, row: &[f32], state: &SampleState) -> u32 {
     kept.get(n.wrapping_sub(1)).map_or(largest.index as u32, |c| c.index())
 }
 
-/// Samples one token for each row of `width` logits with the row's state, whose step it increments.
+/// Samples one token for each row of `width` logits with the row's state, whose step it increments. The token
+/// of a logit is its column, or that in `tokens`, which has the shape of the logits.
 ///
 /// A state that [`SampleState::validate`] rejects still gives a valid index. A row without a finite maximum,
 /// or without logits, gives [`NO_TOKEN`].
@@ -277,18 +278,24 @@ pub fn sample(
     isa: Isa,
     logits: &[f32],
     width: usize,
+    tokens: Option<&[u32]>,
     states: &mut [SampleState],
     out: &mut [u32],
 ) {
     assert_eq!(states.len(), out.len(), "the states of sample");
     assert_eq!(logits.len(), width * out.len(), "the rows of sample");
     assert!(u32::try_from(width).is_ok(), "a row of sample is too wide for its index");
+    assert!(tokens.is_none_or(|tokens| tokens.len() == logits.len()), "the tokens of sample");
     let rows = out.len();
     let (states, out) = (SharedPtr::new(states.as_mut_ptr()), SharedPtr::new(out.as_mut_ptr()));
     let job = |row: usize| {
         // SAFETY: each row belongs to one call, so its state and its result do, too.
         let (state, out) = unsafe { (&mut *states.at(row), &mut *out.at(row)) };
-        *out = draw(isa, &logits[row * width..][..width], state);
+        let column = draw(isa, &logits[row * width..][..width], state);
+        *out = match tokens {
+            Some(tokens) if column != NO_TOKEN => tokens[row * width + column as usize],
+            _ => column,
+        };
         state.step = state.step.wrapping_add(1);
     };
     if rows == 1 || logits.len() <= GRAIN {
@@ -408,7 +415,7 @@ mod tests {
                 for (pool, isa) in machines() {
                     let mut after = states.clone();
                     let mut got = vec![u32::MAX; states.len()];
-                    sample(&pool, isa, &logits, width, &mut after, &mut got);
+                    sample(&pool, isa, &logits, width, None, &mut after, &mut got);
                     for (i, got) in got.iter().enumerate() {
                         assert!(
                             want[i].contains(got),
@@ -438,7 +445,7 @@ mod tests {
                 let want = reference(&logits, &state, &[0.0, -1e-6, 1e-6]);
                 for isa in Isa::available() {
                     let mut got = [u32::MAX];
-                    sample(&Pool::new(1), isa, &logits, width, &mut [state], &mut got);
+                    sample(&Pool::new(1), isa, &logits, width, None, &mut [state], &mut got);
                     assert!(want.contains(&got[0]), "{state:?} on {isa}: {got:?} not {want:?}");
                 }
             }
@@ -454,7 +461,7 @@ mod tests {
         let mut states = [SampleState { temperature: 0.8, seed_lo: 99, ..SampleState::greedy() }];
         let (mut counts, mut out) = ([0u32; 7], [0]);
         for _ in 0..draws {
-            sample(&Pool::new(1), Isa::best(), &logits, 7, &mut states, &mut out);
+            sample(&Pool::new(1), Isa::best(), &logits, 7, None, &mut states, &mut out);
             counts[out[0] as usize] += 1;
         }
         for (count, weight) in counts.into_iter().zip(weights) {
@@ -483,7 +490,7 @@ mod tests {
             for state in bad {
                 for row in rows {
                     let mut out = [u32::MAX];
-                    sample(&pool, isa, &row, 37, &mut [state], &mut out);
+                    sample(&pool, isa, &row, 37, None, &mut [state], &mut out);
                     match row[0].is_finite() {
                         true => assert!(out[0] < 37, "{state:?} {row:?}"),
                         false => assert_eq!(out, [NO_TOKEN], "{state:?} {row:?}"),

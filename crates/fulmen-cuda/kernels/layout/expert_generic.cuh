@@ -21,9 +21,10 @@ ASSERT_FIELD(ExpertGenericArgs, top_k, u32, 92, 4);
 ASSERT_FIELD(ExpertGenericArgs, pairs_per_row_of_x, u32, 96, 4);
 ASSERT_FIELD(ExpertGenericArgs, aligned, u32, 100, 4);
 
-ASSERT_STRUCT(ExpertSumArgs, 32);
+ASSERT_STRUCT(ExpertSumArgs, 40);
 ASSERT_POINTER(ExpertSumArgs, pairs, 0, 8);
-ASSERT_POINTER(ExpertSumArgs, residual, 8, 8);
-ASSERT_POINTER(ExpertSumArgs, out, 16, 8);
-ASSERT_FIELD(ExpertSumArgs, n, u32, 24, 4);
-ASSERT_FIELD(ExpertSumArgs, top_k, u32, 28, 4);
+ASSERT_POINTER(ExpertSumArgs, ids, 8, 8);
+ASSERT_POINTER(ExpertSumArgs, residual, 16, 8);
+ASSERT_POINTER(ExpertSumArgs, out, 24, 8);
+ASSERT_FIELD(ExpertSumArgs, n, u32, 32, 4);
+ASSERT_FIELD(ExpertSumArgs, top_k, u32, 36, 4);

@@ -6,10 +6,10 @@
 
 ASSERT_CONSTANT(WARPS, 4);
 
-ASSERT_STRUCT(RouteArgs, 64);
+ASSERT_STRUCT(RouteArgs, 72);
 ASSERT_POINTER(RouteArgs, logits, 0, 8);
 ASSERT_POINTER(RouteArgs, weights, 8, 8);
 ASSERT_POINTER(RouteArgs, ids, 16, 8);
-ASSERT_FIELD(RouteArgs, rule, RouteRule, 24, 32);
-ASSERT_FIELD(RouteArgs, m, u32, 56, 4);
-ASSERT_FIELD(RouteArgs, unused, u32, 60, 4);
+ASSERT_FIELD(RouteArgs, rule, RouteRule, 24, 40);
+ASSERT_FIELD(RouteArgs, m, u32, 64, 4);
+ASSERT_FIELD(RouteArgs, unused, u32, 68, 4);

@@ -31,6 +31,7 @@ kernel_args! {
 
     struct ExpertSumArgs {
         pairs: DevicePtr,
+        ids: DevicePtr,
         residual: DevicePtr,
         out: DevicePtr,
         n: u32,
@@ -80,7 +81,7 @@ const SUM_THREADS: u32 = 256;
 /// The sum of the weighted results of each row at `pairs`, and the residual.
 pub(super) fn launch_sum(queue: &mut Queue, call: &ExpertDownCall, pairs: u64) -> Launched {
     let (n, top, residual) = (call.n(), call.top, call.residual.unwrap_or(0));
-    let args = ExpertSumArgs { pairs, residual, out: call.output, n, top_k: top };
+    let args = ExpertSumArgs { pairs, ids: call.ids, residual, out: call.output, n, top_k: top };
     let blocks = queue.blocks("expert_sum", n.div_ceil(SUM_THREADS).into())?;
     let rows = queue.rows("expert_sum", call.m.into())?;
     queue.launch(&Launch::new("expert_generic", "expert_sum", blocks, SUM_THREADS).rows(rows), &args)?;

@@ -55,6 +55,7 @@ pub(crate) mod sample;
 pub(crate) mod sigmoid_gate;
 pub(crate) mod small_m;
 pub(crate) mod softmax;
+pub(crate) mod top_k;
 
 pub use catalog::{KernelInfo, catalog, ptx_of};
 

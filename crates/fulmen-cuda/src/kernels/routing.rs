@@ -20,6 +20,8 @@ kernel_args! {
         scores: u32,
         renormalize: u32,
         scale: f32,
+        first: u32,
+        held: u32,
         unused: u32,
     }
 }
@@ -38,6 +40,8 @@ impl RouteRule {
             },
             renormalize: route.renormalize.into(),
             scale: route.scale,
+            first: call.held().first,
+            held: call.held().count,
             unused: 0,
         }
     }

@@ -12,6 +12,7 @@ kernel_args! {
 
     struct SampleArgs {
         logits: DevicePtr,
+        tokens: DevicePtr,
         states: DevicePtr,
         out: DevicePtr,
         part_keys: DevicePtr,
@@ -41,7 +42,7 @@ const BINS: u32 = 1024;
 const SHORTLIST: u32 = 256;
 
 pub(crate) fn launch(queue: &mut Queue, call: &SampleCall) -> Launched {
-    let SampleCall { logits, states, output, m, n } = *call;
+    let SampleCall { logits, tokens, states, output, m, n } = *call;
     if m == 0 {
         return Ok(0);
     }
@@ -58,6 +59,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &SampleCall) -> Launched {
     let list_sizes = counts + 4 * bins as u64;
     let args = SampleArgs {
         logits,
+        tokens: tokens.unwrap_or(0),
         states,
         out: output,
         part_keys,

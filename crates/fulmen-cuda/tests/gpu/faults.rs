@@ -37,7 +37,7 @@ fn tokens_out_of_range_are_reported() {
     let (table, tokens) = (put(&mut cuda, &[1f32; 8 * 4]), put(&mut cuda, &[3u32, 8, 0]));
     let output = put(&mut cuda, &[7f32; 3 * 4]);
     let table = WeightArg { ptr: table, dtype: DType::F32, rows: 8 };
-    cuda.dispatch_embed(&EmbedCall { table, tokens, output, m: 3, width: 4 }).unwrap();
+    cuda.dispatch_embed(&EmbedCall { table, part: None, tokens, output, m: 3, width: 4 }).unwrap();
     reported(&mut cuda, "the token of row 1 is 8, but there are only 8");
     // The other rows are correct, and nothing was written for this one.
     let rows = get(&mut cuda, output, 12);
@@ -109,7 +109,7 @@ fn invalid_sampling_states_are_reported() {
         (SampleState { min_p: 1.5, ..good }, "min_p must be a number from 0 to 1, not 1.5"),
     ] {
         let (states, output) = (put(&mut cuda, &[good, bad]), put(&mut cuda, &[9u32; 2]));
-        cuda.dispatch_sample(&SampleCall { logits, states, output, m: 2, n: 2 }).unwrap();
+        cuda.dispatch_sample(&SampleCall { logits, tokens: None, states, output, m: 2, n: 2 }).unwrap();
         reported(&mut cuda, &format!("the sampling state of row 1: {message}"));
         let (drawn, steps) = (get(&mut cuda, output, 2), get(&mut cuda, states, 16));
         assert!(drawn[0] < 2 && drawn[1] == 9, "{drawn:?}");

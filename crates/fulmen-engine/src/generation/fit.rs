@@ -150,7 +150,8 @@ impl<'a> Fit<'a> {
     /// Bytes that a stage needs on a device with so many bytes available.
     pub(super) fn needed(&self, stage: Stage, available: u64) -> Result<u64, ModelError> {
         let Fit { source, config, session, demand, device, templates } = self;
-        let decode = session.spec(Step::Decode { rows: 1, penalize: true, mask: true }).on(stage);
+        let decode =
+            session.spec(Step::Decode { rows: 1, penalize: true, mask: true, candidates: None }).on(stage);
         let weights = weights::stored_bytes(&config.graph(*source, &decode)?.tensors, *device);
         // A session keeps the steps of a prefill chunk, of its rest and of decoding, and calls may have
         // memory of their own.

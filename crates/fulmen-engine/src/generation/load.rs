@@ -72,7 +72,7 @@ impl Needs<'_> {
 
     /// The same with a token drawn after the last one.
     pub(super) fn results(&self, templates: &Templates, rows: u32) -> Result<u64, ModelError> {
-        let draw = Results::Draw { penalize: true, mask: true, beside: Beside::default() };
+        let draw = Results::Draw { penalize: true, mask: true, candidates: None, beside: Beside::default() };
         let (rows, results) = (rows.min(self.session.context), Some((1, draw)));
         self.arena(templates, Step::Prefill { rows, results })
     }
@@ -106,7 +106,7 @@ pub(super) fn stages(
     options: &mut LoadOptions<'_>,
 ) -> Result<Vec<ModelStage>, ModelError> {
     let Devices { stages: devices, mut host } = devices;
-    let decode = session.spec(Step::Decode { rows: 1, penalize: false, mask: false });
+    let decode = session.spec(Step::decode(1));
     if placement.stages().len() > 1 {
         // No stage of several knows which tensors belong to none.
         config.graph(source, &decode)?;

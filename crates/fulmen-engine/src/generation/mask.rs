@@ -5,8 +5,18 @@ use fulmen_core::sampling::TokenMask;
 use fulmen_model::ModelError;
 use fulmen_model::arch::{Config, names};
 
-use super::sequence::Sequence;
 use super::session::{Session, address};
+
+/// What drawing for some sequences needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Adjustments {
+    /// Whether any of them has penalties.
+    pub(super) penalize: bool,
+    /// Whether any of them has a mask.
+    pub(super) mask: bool,
+    /// How many of the most likely tokens are enough, if ranks make use of it.
+    pub(super) candidates: Option<u32>,
+}
 
 /// Words of a token mask.
 pub(super) fn mask_words(config: &Config) -> usize {
@@ -27,10 +37,16 @@ impl Session {
         Ok(())
     }
 
-    /// Whether any of these sequences has penalties, and whether one has a mask.
-    pub(super) fn adjustments(&self, sequences: &[u32]) -> [bool; 2] {
-        let any = |f: fn(&Sequence) -> bool| sequences.iter().any(|&s| f(&self.sequences[s as usize]));
-        [any(|sequence| sequence.sampling.penalizes()), any(|sequence| sequence.mask.is_some())]
+    /// What drawing for these sequences needs.
+    pub(super) fn adjustments(&self, sequences: &[u32]) -> Adjustments {
+        let sequences = || sequences.iter().map(|&s| &self.sequences[s as usize]);
+        let penalize = sequences().any(|sequence| sequence.sampling.penalizes());
+        let mask = sequences().any(|sequence| sequence.mask.is_some());
+        let candidates = match penalize || mask {
+            true => None,
+            false => self.shared.config.candidates(sequences().map(|sequence| sequence.sampling.state(0, 0))),
+        };
+        Adjustments { penalize, mask, candidates }
     }
 
     /// Writes the masks of these sequences to the device's rows, if there are any.

@@ -11,6 +11,7 @@ use fulmen_model::arch::{Beside, Config, GraphSpec, Results, Stage, Step};
 use fulmen_model::tokenizer::Tokenizer;
 
 use super::Sampling;
+use super::mask::Adjustments;
 use super::model::Shared;
 use super::profile::Profile;
 use super::sequence::{KEPT_STATES, Sequence};
@@ -299,9 +300,9 @@ impl Session {
     pub fn draw(&mut self, sequence: u32, tokens: &[u32]) -> Result<u32, ModelError> {
         self.with_appended(sequence, tokens, |session| {
             session.check_room(sequence)?;
-            let [penalize, mask] = session.adjustments(&[sequence]);
+            let Adjustments { penalize, mask, candidates } = session.adjustments(&[sequence]);
             let beside = Beside::default();
-            session.results(sequence, Results::Draw { penalize, mask, beside })?;
+            session.results(sequence, Results::Draw { penalize, mask, candidates, beside })?;
             session.sequences[sequence as usize].tokens.last().copied().ok_or(ModelError::EmptyPrompt)
         })
     }

@@ -9,6 +9,7 @@ use fulmen_core::{Backend, BackendError, CacheUse};
 use fulmen_model::ModelError;
 use fulmen_model::arch::{GraphSpec, Results, Step, names};
 
+use super::mask::Adjustments;
 use super::model::Device;
 use super::sequence::Sequence;
 use super::session::{Session, StepLaunches, address};
@@ -38,8 +39,9 @@ impl Session {
             return Err(ModelError::Cancelled);
         }
         let start = Instant::now();
-        let [penalize, mask] = self.adjustments(sequences);
-        let spec = self.options.spec(Step::Decode { rows: sequences.len() as u32, penalize, mask });
+        let Adjustments { penalize, mask, candidates } = self.adjustments(sequences);
+        let rows = sequences.len() as u32;
+        let spec = self.options.spec(Step::Decode { rows, penalize, mask, candidates });
         let shared = Arc::clone(&self.shared);
         let mut devices = shared.devices();
         let last = devices.len() - 1;

@@ -52,8 +52,7 @@ impl Model {
         check_backends(&devices)?;
         // The ranks see parts of the tensors only.
         let decode = options.session.resolve(&config)?;
-        config
-            .graph(source.as_ref(), &decode.spec(Step::Decode { rows: 1, penalize: false, mask: false }))?;
+        config.graph(source.as_ref(), &decode.spec(Step::decode(1)))?;
         let group = Arc::new(Group::join(&mut devices, timeout, collectives)?);
         let tokenizer = || timeline::span("build the tokenizer", || Tokenizer::from_source(source.as_ref()));
         let load = || load_ranks(&source, &config, &sharding, &group, devices, options);

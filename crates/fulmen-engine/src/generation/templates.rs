@@ -68,7 +68,11 @@ mod tests {
     fn a_plan_of_a_template_is_that_of_the_recorded_graph() {
         let fusions = Fusions { add_rms_norm: false, ..Fusions::all() };
         let kinds = [[false, false], [true, false], [false, true], [true, true]];
-        let draw = |beside| kinds.map(|[penalize, mask]| Some((1, Results::Draw { penalize, mask, beside })));
+        let draw = |beside| {
+            let results =
+                |[penalize, mask]: [bool; 2]| Results::Draw { penalize, mask, candidates: None, beside };
+            kinds.map(|kind| Some((1, results(kind))))
+        };
         let beside = [Beside::default(), Beside { log_probs: Some(3), hidden: true }];
         let draws = beside.map(draw).concat();
         for preset in ["qwen3-0.6b", "llama3.2-1b"] {
@@ -78,7 +82,8 @@ mod tests {
             for sequences in [1, 3] {
                 let templates = Templates::new(fusions);
                 for rows in [1, 2, 7, 33] {
-                    let decode = |[penalize, mask]: [bool; 2]| Step::Decode { rows, penalize, mask };
+                    let decode =
+                        |[penalize, mask]: [bool; 2]| Step::Decode { rows, penalize, mask, candidates: None };
                     let mut steps = kinds.map(decode).to_vec();
                     let results = [None, Some((1, Results::Hidden)), Some((rows, Results::Logits))];
                     for results in results.into_iter().chain(draws.clone()) {

@@ -224,9 +224,11 @@ impl ModelDevice {
             sampled.filter_map(|(output, logits)| Some((output, plan.rows.get(logits.row)?)))
         };
         let edits = self.row_edits(plan);
+        let states = places().map(|(_, row)| self.sampling[row.slot as usize].state(row.position));
         let needs = OutputNeeds {
             penalize: places().any(|(_, row)| self.sampling[row.slot as usize].penalizes()),
             edited: edits.is_some(),
+            candidates: self.model.rank_config().candidates(states),
             log_probs: plan.logits.iter().any(|logits| logits.logprobs.is_some()),
             hidden: plan.logits.iter().any(|logits| logits.hidden),
         };

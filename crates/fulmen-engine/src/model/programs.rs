@@ -31,6 +31,8 @@ pub(super) struct ProgramKey {
     pub(super) penalize: bool,
     /// Whether logits have biases or token masks.
     pub(super) edited: bool,
+    /// How many of the most likely tokens rows draw from, where ranks make use of it.
+    pub(super) candidates: Option<u32>,
     /// Whether log-probabilities and hidden states are outputs.
     pub(super) log_probs: bool,
     pub(super) hidden: bool,
@@ -41,15 +43,18 @@ pub(super) struct ProgramKey {
 pub(super) struct OutputNeeds {
     pub(super) penalize: bool,
     pub(super) edited: bool,
+    /// Of all logits, if none of the others needs them all; see [`Results::Draw`].
+    pub(super) candidates: Option<u32>,
     pub(super) log_probs: bool,
     pub(super) hidden: bool,
 }
 
 impl OutputNeeds {
     /// Everything: what takes the most memory.
-    const ALL: OutputNeeds = OutputNeeds { penalize: true, edited: true, log_probs: true, hidden: true };
+    const ALL: OutputNeeds =
+        OutputNeeds { penalize: true, edited: true, candidates: None, log_probs: true, hidden: true };
     pub(super) const NONE: OutputNeeds =
-        OutputNeeds { penalize: false, edited: false, log_probs: false, hidden: false };
+        OutputNeeds { penalize: false, edited: false, candidates: None, log_probs: false, hidden: false };
     /// One thing at a time.
     const ONE_EACH: [OutputNeeds; 4] = [
         OutputNeeds { penalize: true, ..OutputNeeds::NONE },
@@ -92,14 +97,17 @@ impl ProgramKey {
     }
 
     fn exactly(rows: u32, chunks: u32, outputs: u32, needs: OutputNeeds) -> ProgramKey {
-        let OutputNeeds { penalize, edited, log_probs, hidden } = needs;
-        ProgramKey { rows, chunks, outputs, penalize, edited, log_probs, hidden }
+        let OutputNeeds { penalize, edited, candidates, log_probs, hidden } = needs;
+        let candidates = candidates.filter(|_| !penalize && !edited && !log_probs);
+        ProgramKey { rows, chunks, outputs, penalize, edited, candidates, log_probs, hidden }
     }
 
     fn step(self) -> Step {
-        let ProgramKey { rows, chunks, outputs, penalize, edited: mask, log_probs, hidden } = self;
+        let ProgramKey { rows, chunks, outputs, penalize, edited: mask, candidates, log_probs, hidden } =
+            self;
         let beside = Beside { log_probs: log_probs.then_some(MAX_TOP_LOGPROBS), hidden };
-        let results = (outputs > 0).then_some((outputs, Results::Draw { penalize, mask, beside }));
+        let draw = Results::Draw { penalize, mask, candidates, beside };
+        let results = (outputs > 0).then_some((outputs, draw));
         Step::Mixed { rows, chunks, results }
     }
 }

@@ -127,7 +127,7 @@ impl DeviceStage {
                 let pools = [k, v].map(|ptr| Pool { ptr, bytes: layout.bytes() });
                 self.pools[usize::from(window)].extend(pools);
             }
-            for (name, values) in model.config().recurrent_states(stage) {
+            for (name, values) in model.rank_config().recurrent_states(stage) {
                 let bytes = 4 * values as usize;
                 let ptr = alloc(device, bytes.saturating_mul(spec.states as usize))?;
                 bindings.set(&name, ptr);

@@ -2,7 +2,9 @@
 //! with an error that names the rank, and nothing is left behind.
 
 mod engine;
+mod experts;
 mod faults;
+mod hybrid;
 mod loopback;
 mod nodes;
 mod on_devices;
@@ -12,6 +14,7 @@ mod scenario;
 mod sessions;
 #[path = "../tiny/mod.rs"]
 mod tiny;
+mod vocabulary;
 
 use std::sync::Arc;
 

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fulmen_core::*;
-use fulmen_engine::{Collectives, CollectivesInUse, Device, Model, TensorParallel};
+use fulmen_engine::{Collectives, CollectivesInUse, Device, Model, SessionOptions, TensorParallel};
 
-use super::{cpu, logits, nmse, options, whole};
+use super::{SESSION, cpu, logits, nmse, options, whole};
 use crate::tiny::{QWEN3, Tiny, TinyShape};
 
 const SHAPE: TinyShape = TinyShape { heads: 12, kv_heads: 12, vocabulary: 120, ..QWEN3 };
@@ -247,6 +247,13 @@ fn a_rank_alone_has_its_part_of_the_weights() {
     // It runs, whatever it computes.
     let mut session = rank.session().unwrap();
     assert_eq!(session.logits(0, &[1, 2, 3]).unwrap().len(), SHAPE.vocabulary);
+    // What it draws is a token.
+    for eager in [false, true] {
+        let mut session = rank.session_with(SessionOptions { eager, ..SESSION }).unwrap();
+        session.feed(0, &[1, 2, 3]).unwrap();
+        let drawn = session.decode(&[0], 4).unwrap().concat();
+        assert!(drawn.iter().all(|&token| (token as usize) < SHAPE.vocabulary), "{drawn:?}");
+    }
     let error = Model::from_source_rank_alone(tiny, cpu(), 5, options()).unwrap_err().to_string();
     assert!(error.contains("12 query heads are not a multiple of 5"), "{error}");
 }

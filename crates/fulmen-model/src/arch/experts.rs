@@ -143,7 +143,7 @@ impl Layer<'_, '_> {
             true => Some(self.recorder.vector(&name, count)?),
             false => None,
         };
-        let routed = self.recorder.builder.route(logits, selection_bias, route)?;
+        let routed = self.recorder.route(logits, selection_bias, route)?;
         self.routed_experts(x, routed, activation, bias)
     }
 
@@ -163,7 +163,8 @@ impl Layer<'_, '_> {
         activation: GatedActivation,
         bias: Bias,
     ) -> Result<Tensor, ModelError> {
-        let (Experts { count, inner, .. }, hidden) = (self.expert_dimensions()?, self.hidden());
+        let (Experts { inner, .. }, hidden) = (self.expert_dimensions()?, self.hidden());
+        let count = routed.n_experts;
         let name = |part: &str| format!("blk.{}.ffn_{part}_exps", self.number);
         let (gate, up, down) = (name("gate"), name("up"), name("down"));
         let compute =

@@ -115,6 +115,10 @@ pub enum Results {
         penalize: bool,
         /// Whether token masks apply.
         mask: bool,
+        /// Every row draws one of this many of its most likely tokens; `None` if that is not known. Ranks
+        /// that have a part of the vocabulary each exchange no more of them; others ignore it. It has no
+        /// effect with penalties, masks or log-probabilities, which need all logits.
+        candidates: Option<u32>,
         /// What else is computed, in a mixed step.
         beside: Beside,
     },
@@ -159,10 +163,17 @@ pub enum Step {
         penalize: bool,
         /// Whether token masks apply.
         mask: bool,
+        /// As in [`Results::Draw`].
+        candidates: Option<u32>,
     },
 }
 
 impl Step {
+    /// A decode step whose rows have neither penalties nor masks.
+    pub fn decode(rows: u32) -> Step {
+        Step::Decode { rows, penalize: false, mask: false, candidates: None }
+    }
+
     /// The step of the same kind with one row of each sort: the template that [`rows_of`](Step::rows_of)
     /// fills in.
     pub fn with_one_row(self) -> Step {
@@ -173,7 +184,9 @@ impl Step {
             Step::Mixed { chunks, results, .. } => {
                 Step::Mixed { rows: 1, chunks, results: results.map(|(_, results)| (1, results)) }
             }
-            Step::Decode { penalize, mask, .. } => Step::Decode { rows: 1, penalize, mask },
+            Step::Decode { penalize, mask, candidates, .. } => {
+                Step::Decode { rows: 1, penalize, mask, candidates }
+            }
         }
     }
 
@@ -182,7 +195,7 @@ impl Step {
         match self {
             Step::Prefill { rows, .. } => Step::Prefill { rows, results: None },
             Step::Mixed { rows, chunks, .. } => Step::Mixed { rows, chunks, results: None },
-            Step::Decode { rows, .. } => Step::Decode { rows, penalize: false, mask: false },
+            Step::Decode { rows, .. } => Step::decode(rows),
         }
     }
 
@@ -386,8 +399,8 @@ pub(super) fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage
             x = recorder.builder.embed(x, rows)?;
             (results, None)
         }
-        Step::Decode { penalize, mask, .. } => (
-            Results::Draw { penalize, mask, beside: Beside::default() },
+        Step::Decode { penalize, mask, candidates, .. } => (
+            Results::Draw { penalize, mask, candidates, beside: Beside::default() },
             Some(StepStates { tokens: step_tokens(recorder, spec, tokens)?, positions, sequences }),
         ),
     };
@@ -399,25 +412,46 @@ pub(super) fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec, stage: Stage
     let head = match config.tied {
         true => match embedding {
             Some(embedding) => embedding,
-            None => recorder.weight("token_embd.weight", config.vocabulary, config.hidden)?,
+            None => recorder.weight("token_embd.weight", config.vocabulary_rows(), config.hidden)?,
         },
-        false => recorder.weight("output.weight", config.head_rows(), config.hidden)?,
+        false => recorder.weight("output.weight", config.vocabulary_rows(), config.hidden)?,
     };
-    let logits = recorder.builder.mul_mat(x, head)?;
-    let mut logits = recorder.gather_logits(logits)?;
+    let mut logits = recorder.builder.mul_mat(x, head)?;
     if variant.logit_scale != 1.0 {
         logits = recorder.builder.unary(UnaryKind::Scale(1.0 / variant.logit_scale), logits)?;
     }
     if let Some(cap) = variant.logit_softcap {
         logits = recorder.builder.soft_cap(logits, cap)?;
     }
-    let Results::Draw { penalize, mask, beside } = results else {
+    finish(recorder, spec, [x, logits], (results, step), history)
+}
+
+/// Computes results from hidden states after the final norm and this rank's logits.
+fn finish(
+    recorder: &mut Recorder<'_>,
+    spec: &GraphSpec,
+    [x, logits]: [Tensor; 2],
+    (results, step): (Results, Option<StepStates>),
+    history: Option<Tensor>,
+) -> Result<(), ModelError> {
+    let Results::Draw { penalize, mask, candidates, beside } = results else {
+        let logits = recorder.gather_logits(logits)?;
         return Ok(recorder.builder.output(names::LOGITS, logits)?);
     };
     if beside.hidden {
         recorder.builder.output(names::HIDDEN, x)?;
     }
-    let drawn = draw(recorder, spec, logits, step, history, [penalize, mask])?;
+    let enough = candidates.filter(|_| !penalize && !mask && beside.log_probs.is_none());
+    let offered = match enough {
+        Some(count) => recorder.gather_candidates(logits, count)?,
+        None => None,
+    };
+    if let Some((values, tokens)) = offered {
+        draw(recorder, spec, (values, Some(tokens)), step, history, [false; 2])?;
+        return Ok(());
+    }
+    let logits = recorder.gather_logits(logits)?;
+    let drawn = draw(recorder, spec, (logits, None), step, history, [penalize, mask])?;
     if let Some(top) = beside.log_probs {
         let (values, tokens) = recorder.builder.log_probs(logits, drawn, top)?;
         recorder.builder.output(names::LOG_PROBS, values)?;
@@ -487,8 +521,8 @@ fn begin(
             (b.gather_tokens(history, positions, sequences)?, Some(history))
         }
     };
-    let embedding = recorder.weight("token_embd.weight", config.vocabulary, config.hidden)?;
-    let mut x = recorder.builder.embed(embedding, tokens)?;
+    let embedding = recorder.weight("token_embd.weight", config.vocabulary_rows(), config.hidden)?;
+    let mut x = recorder.embed(embedding, tokens)?;
     let scale = config.variant.embedding_scale;
     if scale != 1.0 {
         x = recorder.builder.unary(UnaryKind::Scale(scale), x)?;
@@ -517,11 +551,12 @@ struct StepStates {
     sequences: Option<Tensor>,
 }
 
-/// Draws a token from each row of logits, stores it as the input of the next step, and returns it.
+/// Draws a token from each row of logits, stores it as the input of the next step, and returns it. The logits
+/// are those of all tokens, or of the tokens beside them.
 fn draw(
     recorder: &mut Recorder<'_>,
     spec: &GraphSpec,
-    mut logits: Tensor,
+    (mut logits, of): (Tensor, Option<Tensor>),
     step: Option<StepStates>,
     history: Option<Tensor>,
     [penalize, mask]: [bool; 2],
@@ -554,7 +589,10 @@ fn draw(
         logits = b.mask_logits(logits, edits, masks, None)?;
     }
     let states = b.sample_states(names::STEP_SAMPLING, rows)?;
-    let drawn = b.sample(logits, states)?;
+    let drawn = match of {
+        Some(tokens) => b.sample_tokens(logits, tokens, states)?,
+        None => b.sample(logits, states)?,
+    };
     b.output(names::DRAWN, drawn)?;
     b.advance(drawn, tokens, positions, history, sequences)?;
     Ok(drawn)

@@ -112,7 +112,7 @@ mod tests {
 
     /// A decode step of one sequence.
     fn spec() -> GraphSpec {
-        let step = Step::Decode { rows: 1, penalize: false, mask: false };
+        let step = Step::decode(1);
         GraphSpec::contiguous(step, DType::F16, 1, 128)
     }
 

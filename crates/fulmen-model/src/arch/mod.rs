@@ -43,6 +43,7 @@ mod qwen3next;
 mod record;
 mod rope;
 mod shard;
+mod shard_delta;
 mod shard_source;
 mod smollm3;
 mod split;

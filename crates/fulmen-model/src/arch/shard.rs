@@ -10,23 +10,35 @@
 //! A column-parallel weight is divided by its rows, the columns of its result; the row-parallel weight behind
 //! it by its columns, so that each rank has a part of every sum. An all-reduce adds the parts. The bias of a
 //! row-parallel weight is added by rank 0; the others have zeros. Where there are fewer KV heads than ranks,
-//! several ranks have the same KV head. The output matrix is divided by the vocabulary if that divides, and
-//! an all-gather gives every rank all logits: each draws the same token. Everything else, the embedding
-//! included, is on every rank.
+//! several ranks have the same KV head. A delta net is divided by its key heads. Everything else is on every
+//! rank.
 //!
-//! All ranks have the same sizes and run the same program.
+//! The embedding and the output matrix are divided by the vocabulary if that divides. A rank looks up the
+//! tokens that it has, with zeros for others, and an all-reduce adds the rows. Each rank has the logits of
+//! its part of the vocabulary. Where rows draw one of a few most likely tokens, an all-gather of each rank's
+//! most likely ones is enough; otherwise it is one of all logits. Either way each rank draws the same token.
+//!
+//! The weights of experts are divided by columns and rows, too, if that is possible: then every rank has a
+//! part of each expert. Otherwise, such as where the width of an expert is not whole blocks for each rank, a
+//! rank has whole experts. The router is on every rank; a row skips the experts of other ranks, and the
+//! all-reduce adds what each rank has computed of it.
+//!
+//! All ranks have the same sizes and run the same program, but for the first token and the first expert of
+//! their parts.
 
 use std::sync::Arc;
 
-use fulmen_core::{Heads, MAX_RANKS, Tensor};
+use fulmen_core::sampling::{MAX_TOP_K, SampleState};
+use fulmen_core::{ExpertPart, Heads, MAX_RANKS, RouteSpec, Routed, TablePart, Tensor};
 
 use super::record::Recorder;
+use super::shard_delta::DeltaRanges;
 use super::shard_source::{Part, ShardSource, Slices};
 use super::{Architecture, Config, Experts};
 use crate::error::ModelError;
 use crate::source::{ModelSource, TensorInfo};
 
-/// The output matrix, and the embedding that is one if there is no other.
+/// The output matrix, and the embedding, which is one if there is no other.
 const HEAD: &str = "output.weight";
 const EMBEDDING: &str = "token_embd.weight";
 
@@ -37,8 +49,20 @@ pub struct Shard {
     pub rank: u32,
     /// How many there are.
     pub ranks: u32,
-    /// Rows of the output matrix of each rank, if it is divided.
-    pub head_rows: Option<u32>,
+    /// The part of the vocabulary of each rank, if it is divided: rows of the embedding and of the output
+    /// matrix.
+    pub vocabulary: Option<u32>,
+    /// Experts of each rank, if it has whole ones; those of the model, if it has a part of each.
+    pub experts: Option<u32>,
+}
+
+/// How the experts of mixtures are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExpertDivision {
+    /// A rank has a part of the columns of each.
+    Columns,
+    /// A rank has some of them.
+    Experts,
 }
 
 /// How a weight is divided, by its name in a layer.
@@ -58,8 +82,8 @@ fn division(name: &str) -> Division {
     match name {
         "attn_k" | "attn_v" => Division::KvHeads,
         "attn_q" | "attn_sinks" | "ffn_gate" | "ffn_up" | "ffn_gate_shexp" | "ffn_up_shexp"
-        | "ffn_gate_exps" | "ffn_up_exps" => Division::Column,
-        "attn_output" | "ffn_down" | "ffn_down_shexp" | "ffn_down_exps" => Division::Row,
+        | "ffn_gate_exps" | "ffn_up_exps" | "attn_q_gate" => Division::Column,
+        "attn_output" | "ffn_down" | "ffn_down_shexp" | "ffn_down_exps" | "ssm_out" => Division::Row,
         _ => Division::Whole,
     }
 }
@@ -70,7 +94,20 @@ fn divides(architecture: Architecture) -> bool {
     use Architecture::*;
     matches!(
         architecture,
-        Llama | Qwen2 | Qwen3 | Qwen3Moe | Gemma3 | Mistral3 | Phi3 | Granite | Smollm3 | GptOss | Glm4Moe
+        Llama
+            | Qwen2
+            | Qwen3
+            | Qwen3Moe
+            | Gemma3
+            | Mistral3
+            | Phi3
+            | Granite
+            | Smollm3
+            | GptOss
+            | Glm4Moe
+            | Qwen3Next
+            | Qwen35
+            | Qwen35Moe
     )
 }
 
@@ -79,6 +116,7 @@ fn divides(architecture: Architecture) -> bool {
 pub struct Sharding {
     config: Config,
     ranks: u32,
+    experts: ExpertDivision,
     /// Whether a single rank has collectives, too.
     always: bool,
 }
@@ -90,7 +128,7 @@ impl Sharding {
     /// [`ModelError::Sharding`] says what does not divide, and which numbers of ranks are possible.
     pub fn new(config: &Config, source: &dyn ModelSource, ranks: u32) -> Result<Sharding, ModelError> {
         match check(config, source, ranks) {
-            Ok(()) => Ok(Sharding { config: config.clone(), ranks, always: false }),
+            Ok(experts) => Ok(Sharding { config: config.clone(), ranks, experts, always: false }),
             Err(reason) => {
                 let possible: Vec<String> =
                     Sharding::possible(config, source).iter().map(u32::to_string).collect();
@@ -104,8 +142,8 @@ impl Sharding {
         (1..=MAX_RANKS).filter(|&ranks| check(config, source, ranks).is_ok()).collect()
     }
 
-    /// With collectives also for a single rank, to whom they change nothing: a tied embedding is there twice.
-    /// For tests and measurements on one device.
+    /// With collectives also for a single rank, to whom they change nothing. For tests and measurements on
+    /// one device.
     pub fn with_collectives(self) -> Sharding {
         Sharding { always: true, ..self }
     }
@@ -126,19 +164,24 @@ impl Sharding {
             return whole.clone();
         }
         let divided = |size: u32| if size.is_multiple_of(ranks) { size / ranks } else { size };
-        let head_rows = whole.vocabulary.is_multiple_of(ranks).then_some(whole.vocabulary / ranks);
+        let vocabulary = whole.vocabulary.is_multiple_of(ranks).then_some(whole.vocabulary / ranks);
+        let by_expert = whole.experts.filter(|_| self.experts == ExpertDivision::Experts);
+        let experts = by_expert.map(|experts| experts.count / ranks);
         Config {
             heads: heads(whole.heads, ranks),
             // Of a mixture without leading dense layers nothing has this width.
             inner: divided(whole.inner),
             experts: whole.experts.map(|experts| Experts {
-                inner: divided(experts.inner),
+                inner: if self.experts == ExpertDivision::Columns {
+                    divided(experts.inner)
+                } else {
+                    experts.inner
+                },
                 shared_inner: divided(experts.shared_inner),
                 ..experts
             }),
-            // A divided head is a part of the embedding under the name of its own.
-            tied: whole.tied && head_rows.is_none(),
-            shard: Some(Shard { rank, ranks, head_rows }),
+            delta_net: whole.delta_net.map(|net| net.of_ranks(ranks)),
+            shard: Some(Shard { rank, ranks, vocabulary, experts }),
             ..whole.clone()
         }
     }
@@ -152,7 +195,7 @@ impl Sharding {
         if self.is_whole() {
             return Ok(source);
         }
-        let parts = parts(&self.config, source.as_ref(), (rank, self.ranks));
+        let parts = parts(&self.config, source.as_ref(), (rank, self.ranks), self.experts);
         let parts = parts.map_err(|reason| {
             let possible = self.ranks.to_string();
             ModelError::Sharding { ranks: self.ranks, reason, possible }
@@ -163,7 +206,7 @@ impl Sharding {
     /// Bytes of the tensors that each rank has.
     pub fn rank_bytes(&self, source: &dyn ModelSource) -> u64 {
         let bytes = |info: &TensorInfo| info.bytes() as u64;
-        match parts(&self.config, source, (0, self.ranks)) {
+        match parts(&self.config, source, (0, self.ranks), self.experts) {
             Ok(parts) if !self.is_whole() => parts.iter().map(|part| bytes(&part.info)).sum(),
             _ => source.tensors().iter().map(bytes).sum(),
         }
@@ -175,10 +218,10 @@ fn heads(all: Heads, ranks: u32) -> Heads {
     Heads { n_heads: all.n_heads / ranks, n_kv_heads: (all.n_kv_heads / ranks).max(1), ..all }
 }
 
-/// What prevents a division.
-fn check(config: &Config, source: &dyn ModelSource, ranks: u32) -> Result<(), String> {
+/// How experts are divided, or what prevents a division of the model.
+fn check(config: &Config, source: &dyn ModelSource, ranks: u32) -> Result<ExpertDivision, String> {
     if ranks == 1 {
-        return Ok(());
+        return Ok(ExpertDivision::Columns);
     }
     if !(1..=MAX_RANKS).contains(&ranks) {
         return Err(format!("there can be 1 to {MAX_RANKS}"));
@@ -193,26 +236,44 @@ fn check(config: &Config, source: &dyn ModelSource, ranks: u32) -> Result<(), St
     if !n_kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(n_kv_heads) {
         return Err(format!("its {n_kv_heads} KV heads are no multiple of {ranks}, nor the reverse"));
     }
-    parts(config, source, (0, ranks)).map(drop)
+    if let Some(net) = config.delta_net.filter(|net| !net.heads.n_k_heads.is_multiple_of(ranks)) {
+        let heads = net.heads.n_k_heads;
+        return Err(format!("the {heads} key heads of its delta nets are not a multiple of {ranks}"));
+    }
+    let columns = parts(config, source, (0, ranks), ExpertDivision::Columns).map(drop);
+    let (Err(reason), Some(Experts { count, route, .. })) = (&columns, config.experts) else {
+        return columns.map(|()| ExpertDivision::Columns);
+    };
+    if count.is_multiple_of(ranks) && count / ranks >= route.top {
+        return parts(config, source, (0, ranks), ExpertDivision::Experts).map(|_| ExpertDivision::Experts);
+    }
+    let each = (f64::from(count) * 100.0 / f64::from(ranks)).round() / 100.0;
+    let whole = format!("{each} of {count} for each rank, where a row has {}", route.top);
+    Err(format!("{reason}, and whole experts are not possible: {whole}"))
 }
 
 /// The tensors of a rank, in file order.
-fn parts(config: &Config, source: &dyn ModelSource, shard: (u32, u32)) -> Result<Vec<Part>, String> {
-    let mut parts = Vec::new();
-    for info in source.tensors() {
-        parts.push(part(config, info, shard)?);
-    }
-    let embedding = source.tensor(EMBEDDING).filter(|_| config.tied);
-    if let Some(embedding) = embedding.filter(|_| config.vocabulary.is_multiple_of(shard.1)) {
-        parts.push(by_rows(embedding, HEAD, shard)?);
-    }
-    Ok(parts)
+fn parts(
+    config: &Config,
+    source: &dyn ModelSource,
+    shard: (u32, u32),
+    experts: ExpertDivision,
+) -> Result<Vec<Part>, String> {
+    source.tensors().iter().map(|info| part(config, info, shard, experts)).collect()
 }
 
 /// The part of a tensor that a rank has.
-fn part(config: &Config, info: &TensorInfo, shard: (u32, u32)) -> Result<Part, String> {
-    if info.name() == HEAD && config.vocabulary.is_multiple_of(shard.1) {
-        return by_rows(info, HEAD, shard);
+fn part(
+    config: &Config,
+    info: &TensorInfo,
+    shard: (u32, u32),
+    experts: ExpertDivision,
+) -> Result<Part, String> {
+    if matches!(info.name(), HEAD | EMBEDDING) && config.vocabulary.is_multiple_of(shard.1) {
+        return by_rows(info, shard);
+    }
+    if let Some(part) = delta_part(config, info, shard) {
+        return part;
     }
     let mut words = info.name().split('.');
     let (Some("blk"), Some(layer), Some(name), Some(kind), None) =
@@ -224,33 +285,52 @@ fn part(config: &Config, info: &TensorInfo, shard: (u32, u32)) -> Result<Part, S
     if layer.parse().is_ok_and(|layer: u32| layer >= config.layers) {
         return Ok(Part::whole(info));
     }
+    if experts == ExpertDivision::Experts && name.ends_with("_exps") {
+        // The last dimension: `[k, n, experts]` of weights, `[n, experts]` of biases.
+        return by_last(info, shard);
+    }
     match (division(name), kind) {
         (Division::Whole, _) => Ok(Part::whole(info)),
         (Division::Row, "bias") if shard.0 == 0 => Ok(Part::whole(info)),
         (Division::Row, "bias") => Ok(Part::zeros(info)),
         (Division::Row, _) => {
             let size = even(info, 0, shard.1)?;
-            Part::new(info, info.name(), 0, (shard.0 as usize * size, size))
+            Part::new(info, 0, (shard.0 as usize * size, size))
         }
-        (Division::Column, "weight") if name != "attn_sinks" => by_rows(info, info.name(), shard),
+        (Division::Column, "weight") if name != "attn_sinks" => by_rows(info, shard),
         (Division::Column, _) => {
             let size = even(info, 0, shard.1)?;
-            Part::new(info, info.name(), 0, (shard.0 as usize * size, size))
+            Part::new(info, 0, (shard.0 as usize * size, size))
         }
         (Division::KvHeads, kind) => {
             let Heads { n_kv_heads, head_dim, .. } = config.heads;
             let local = heads(config.heads, shard.1).kv_width() as usize;
             let first = u64::from(shard.0) * u64::from(n_kv_heads) / u64::from(shard.1);
             let first = first as usize * head_dim as usize;
-            Part::new(info, info.name(), usize::from(kind == "weight"), (first, local))
+            Part::new(info, usize::from(kind == "weight"), (first, local))
         }
     }
 }
 
-/// An even part of the rows of a tensor, under a name.
-fn by_rows(info: &TensorInfo, name: &str, (rank, ranks): (u32, u32)) -> Result<Part, String> {
+/// The part of a tensor of a delta net; `None` if it is none, or on every rank.
+fn delta_part(config: &Config, info: &TensorInfo, shard: (u32, u32)) -> Option<Result<Part, String>> {
+    let (layer, name) = info.name().strip_prefix("blk.")?.split_once('.')?;
+    let recurrent = layer.parse().is_ok_and(|layer| layer < config.layers && config.is_recurrent(layer));
+    let DeltaRanges { axis, ranges } = config.delta_net.filter(|_| recurrent)?.ranges(name, shard)?;
+    Some(Part::of_ranges(info, axis, &ranges))
+}
+
+/// An even part of the rows of a tensor.
+fn by_rows(info: &TensorInfo, (rank, ranks): (u32, u32)) -> Result<Part, String> {
     let size = even(info, 1, ranks)?;
-    Part::new(info, name, 1, (rank as usize * size, size))
+    Part::new(info, 1, (rank as usize * size, size))
+}
+
+/// An even part of the last dimension of a tensor.
+fn by_last(info: &TensorInfo, (rank, ranks): (u32, u32)) -> Result<Part, String> {
+    let axis = info.dims().len().saturating_sub(1);
+    let size = even(info, axis, ranks)?;
+    Part::new(info, axis, (rank as usize * size, size))
 }
 
 /// The size of each rank's part of a dimension.
@@ -259,54 +339,81 @@ fn even(info: &TensorInfo, axis: usize, ranks: u32) -> Result<usize, String> {
     match size.is_multiple_of(ranks as usize) {
         true => Ok(size / ranks as usize),
         false => {
-            let what = if axis == 0 { "columns" } else { "rows" };
+            let what = ["columns", "rows"].get(axis).copied().unwrap_or("experts");
             Err(format!("the {size} {what} of {:?} are not a multiple of {ranks}", info.name()))
         }
     }
 }
 
 impl Part {
-    /// `(first, size)` of dimension `axis` of a tensor, 0 for columns and 1 for rows, under a name.
-    fn new(
-        info: &TensorInfo,
-        name: &str,
-        axis: usize,
-        (first, size): (usize, usize),
-    ) -> Result<Part, String> {
+    /// `(first, size)` of dimension `axis` of a tensor, 0 for columns, 1 for rows and 2 for experts.
+    fn new(info: &TensorInfo, axis: usize, (first, size): (usize, usize)) -> Result<Part, String> {
+        Part::of_ranges(info, axis, &[(first, size)])
+    }
+
+    /// Several such parts, which follow each other.
+    fn of_ranges(info: &TensorInfo, axis: usize, ranges: &[(usize, usize)]) -> Result<Part, String> {
         let (dims, dtype) = (info.dims(), info.dtype());
-        let Some(&all) = dims.get(axis).filter(|&&all| first + size <= all) else {
+        let inside = |all: usize| ranges.iter().all(|&(first, size)| first + size <= all);
+        let Some(&all) = dims.get(axis).filter(|&&all| inside(all)) else {
             return Err(format!("{:?} has the shape {dims:?}", info.name()));
         };
         let block = dtype.block_len();
-        if axis == 0 && !(first.is_multiple_of(block) && size.is_multiple_of(block)) {
+        let whole =
+            |&(first, size): &(usize, usize)| first.is_multiple_of(block) && size.is_multiple_of(block);
+        if let Some((_, size)) = ranges.iter().find(|range| axis == 0 && !whole(range)) {
             return Err(format!(
                 "{size} columns of {:?} for each rank are not whole {dtype} blocks of {block}",
                 info.name()
             ));
         }
         let refused = |error: fulmen_core::DTypeError| format!("{:?}: {error}", info.name());
-        // Bytes of what is divided: an element of a row, or a row.
+        // Bytes of what is divided: elements of a row, rows, or matrices.
         let bytes = |count: usize| match axis {
             0 => dtype.bytes(count).map_err(refused),
-            _ => Ok(dtype.bytes(dims[0]).map_err(refused)?.saturating_mul(count)),
+            _ => {
+                let rows = dims[1..axis].iter().product::<usize>().saturating_mul(count);
+                Ok(dtype.bytes(dims[0]).map_err(refused)?.saturating_mul(rows))
+            }
         };
-        let slices = Slices {
-            count: dims[axis + 1..].iter().product(),
-            stride: bytes(all)?,
-            first: bytes(first)?,
-            bytes: bytes(size)?,
-        };
+        let mut slices =
+            Slices { count: dims[axis + 1..].iter().product(), stride: bytes(all)?, ranges: Vec::new() };
+        for &(first, size) in ranges {
+            slices.ranges.push(bytes(first)?..bytes(first + size)?);
+        }
         let mut dims = dims.to_vec();
-        dims[axis] = size;
-        let local = TensorInfo::new(name, &dims, dtype).map_err(refused)?;
+        dims[axis] = ranges.iter().map(|(_, size)| size).sum();
+        let local = TensorInfo::new(info.name(), &dims, dtype).map_err(refused)?;
         Ok(Part::slices(info, local, slices))
     }
 }
 
+/// The most likely tokens that a rank offers, where rows draw one of several.
+const CANDIDATES: u32 = MAX_TOP_K;
+
 impl Config {
-    /// Rows of the output matrix.
-    pub(super) fn head_rows(&self) -> u32 {
-        self.shard.and_then(|shard| shard.head_rows).unwrap_or(self.vocabulary)
+    /// Rows of the embedding and of the output matrix.
+    pub(super) fn vocabulary_rows(&self) -> u32 {
+        self.shard.and_then(|shard| shard.vocabulary).unwrap_or(self.vocabulary)
+    }
+
+    /// How many of the most likely tokens are enough to draw from for rows with these parameters, if ranks
+    /// that have a part of the vocabulary each send less for it than all their logits; see
+    /// [`Results::Draw`](super::Results::Draw).
+    pub fn candidates(&self, rows: impl IntoIterator<Item = SampleState>) -> Option<u32> {
+        let part = self.shard?.vocabulary?;
+        let mut most = 1;
+        for SampleState { temperature, top_k, .. } in rows {
+            most = most.max(match top_k {
+                _ if temperature == 0.0 => 1,
+                0 => return None,
+                1 => 1,
+                _ if top_k <= CANDIDATES => CANDIDATES,
+                _ => return None,
+            });
+        }
+        // A candidate is a logit and a token.
+        (2 * most < part).then_some(most)
     }
 }
 
@@ -321,12 +428,54 @@ impl Recorder<'_> {
         }
     }
 
+    /// The embeddings of tokens, from a table that may be a part of that of all ranks.
+    pub(super) fn embed(&mut self, table: Tensor, tokens: Tensor) -> Result<Tensor, ModelError> {
+        let Some(Shard { rank, ranks, vocabulary: Some(rows), .. }) = self.config.shard else {
+            return Ok(self.builder.embed(table, tokens)?);
+        };
+        let part = TablePart { first: rank * rows, of: self.config.vocabulary };
+        let own = self.builder.embed_part(table, tokens, part)?;
+        Ok(self.builder.all_reduce(own, ranks)?)
+    }
+
+    /// The experts of each row, among those that this rank has.
+    pub(super) fn route(
+        &mut self,
+        logits: Tensor,
+        bias: Option<Tensor>,
+        route: RouteSpec,
+    ) -> Result<Routed, ModelError> {
+        match self.config.shard {
+            Some(Shard { rank, experts: Some(count), .. }) => {
+                let part = ExpertPart { first: rank * count, count };
+                Ok(self.builder.route_part(logits, bias, route, part)?)
+            }
+            _ => Ok(self.builder.route(logits, bias, route)?),
+        }
+    }
+
     /// All logits, where each rank has computed those of a part of the vocabulary.
     pub(super) fn gather_logits(&mut self, logits: Tensor) -> Result<Tensor, ModelError> {
         match self.config.shard {
-            Some(Shard { ranks, head_rows: Some(_), .. }) => Ok(self.builder.all_gather(logits, ranks)?),
+            Some(Shard { ranks, vocabulary: Some(_), .. }) => Ok(self.builder.all_gather(logits, ranks)?),
             _ => Ok(logits),
         }
+    }
+
+    /// The largest `count` logits of each rank, in the order of the ranks, and their tokens. Of equal logits
+    /// the lowest token comes first, since ranks have rising parts of the vocabulary. `None` if logits are
+    /// not divided.
+    pub(super) fn gather_candidates(
+        &mut self,
+        logits: Tensor,
+        count: u32,
+    ) -> Result<Option<(Tensor, Tensor)>, ModelError> {
+        let Some(Shard { rank, ranks, vocabulary: Some(rows), .. }) = self.config.shard else {
+            return Ok(None);
+        };
+        let (values, tokens) = self.builder.top_k(logits, count, rank * rows)?;
+        let values = self.builder.all_gather(values, ranks)?;
+        Ok(Some((values, self.builder.all_gather(tokens, ranks)?)))
     }
 
     /// Refuses what a rank cannot compute from its own part.

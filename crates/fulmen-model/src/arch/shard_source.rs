@@ -9,17 +9,25 @@ use fulmen_core::SharedBytes;
 use crate::gguf::Metadata;
 use crate::source::{ModelSource, SourceError, TensorInfo};
 
-/// Equal slices of the bytes of a tensor, one behind the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The same ranges of each of several stretches of a tensor, one behind the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slices {
-    /// How many there are.
+    /// How many stretches there are.
     pub(super) count: usize,
-    /// From the start of one to the start of the next.
-    pub(super) stride: usize,
-    /// The first byte of the first one.
-    pub(super) first: usize,
     /// Bytes of each.
-    pub(super) bytes: usize,
+    pub(super) stride: usize,
+    /// Ranges of its bytes.
+    pub(super) ranges: Vec<std::ops::Range<usize>>,
+}
+
+impl Slices {
+    /// The bytes, if they are one range.
+    fn one(&self) -> Option<std::ops::Range<usize>> {
+        match &self.ranges[..] {
+            [range] if self.count == 1 => Some(range.clone()),
+            _ => None,
+        }
+    }
 }
 
 /// What a rank has of a tensor.
@@ -32,7 +40,7 @@ pub(super) struct Part {
     data: PartData,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum PartData {
     Whole,
     Slices(Slices),
@@ -111,18 +119,19 @@ impl ModelSource for ShardSource {
 
     fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
         let part = self.part(name)?;
-        match part.data {
+        match &part.data {
             PartData::Whole => self.source.data(&part.of),
             PartData::Zeros => Ok(Arc::new(vec![0u8; part.info.bytes()])),
-            PartData::Slices(Slices { count: 1, first, bytes, .. }) => {
-                Ok(Arc::new(Range(self.source.data(&part.of)?, first..first + bytes)))
-            }
-            PartData::Slices(Slices { count, stride, first, bytes }) => {
+            PartData::Slices(slices) => {
                 let data = self.source.data(&part.of)?;
-                let (data, mut gathered) = ((*data).as_ref(), Vec::with_capacity(count * bytes));
-                for slice in 0..count {
-                    let start = slice * stride + first;
-                    gathered.extend_from_slice(&data[start..start + bytes]);
+                if let Some(range) = slices.one() {
+                    return Ok(Arc::new(Range(data, range)));
+                }
+                let (data, mut gathered) = ((*data).as_ref(), Vec::with_capacity(part.info.bytes()));
+                for start in (0..slices.count).map(|at| at * slices.stride) {
+                    for range in &slices.ranges {
+                        gathered.extend_from_slice(&data[start + range.start..start + range.end]);
+                    }
                 }
                 Ok(Arc::new(gathered))
             }
@@ -131,13 +140,15 @@ impl ModelSource for ShardSource {
 
     fn read_at(&self, name: &str, offset: usize, out: &mut [u8]) -> Result<bool, SourceError> {
         let part = self.part(name)?;
-        match part.data {
-            PartData::Whole => self.source.read_at(&part.of, offset, out),
-            PartData::Slices(Slices { count: 1, first, .. }) => {
-                self.source.read_at(&part.of, first + offset, out)
-            }
+        let first = match &part.data {
+            PartData::Whole => Some(0),
+            PartData::Slices(slices) => slices.one().map(|range| range.start),
+            PartData::Zeros => None,
+        };
+        match first {
+            Some(first) => self.source.read_at(&part.of, first + offset, out),
             // Rows of a part are short, and one read for each is slower than copying them from the mapping.
-            PartData::Slices(_) | PartData::Zeros => Ok(false),
+            None => Ok(false),
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::cmp::Ordering;
 
-use fulmen_core::{GatedActivation, Linear, MIN_WEIGHT_SUM, RouteSpec, RouterScores, TensorId};
+use fulmen_core::{
+    ExpertPart, GatedActivation, Linear, MIN_WEIGHT_SUM, NO_EXPERT, RouteSpec, RouterScores, TensorId,
+};
 
 use super::{Data, Interpreter, ReferenceError, Result, Values, gelu_tanh, rows, sigmoid, silu};
 
@@ -70,12 +72,13 @@ impl Interpreter {
         logits: TensorId,
         bias: Option<TensorId>,
         spec: &RouteSpec,
+        part: Option<ExpertPart>,
     ) -> Result<Vec<Data>> {
         let (values, bias) = (self.floats(logits)?, self.optional_floats(bias)?);
         let (mut weights, mut ids) = (Vec::new(), Vec::new());
         for row in values.chunks(self.width(logits)) {
             for (id, weight) in route_row(row, bias.as_deref(), spec) {
-                ids.push(id);
+                ids.push(part.map_or(id, |part| part.id(id)));
                 weights.push(weight);
             }
         }
@@ -125,6 +128,9 @@ impl Interpreter {
             for (at, &column) in pairs.columns.iter().enumerate() {
                 let to = row * count + at;
                 for (slot, weight) in weights[row * top..][..top].iter().enumerate() {
+                    if pairs.ids[row * top + slot] == NO_EXPERT {
+                        continue;
+                    }
                     let from = (row * top + slot) * count + at;
                     result.values[to] += weight * projected.values[from];
                     let term = weight * projected.sizes[from];
@@ -148,7 +154,7 @@ impl Interpreter {
         k: usize,
     ) -> Result<Pairs> {
         let ids = self.ints(ids)?;
-        if let Some(&value) = ids.iter().find(|&&id| id >= n_experts) {
+        if let Some(&value) = ids.iter().find(|&&id| id >= n_experts && id != NO_EXPERT) {
             return Err(ReferenceError::Index { what: "expert", value, limit: n_experts });
         }
         let columns = self.columns(outputs, ids.len(), n, k);

@@ -1,6 +1,6 @@
 //! Matmul and embedding.
 
-use fulmen_core::{GateActivation, Linear, TensorId};
+use fulmen_core::{GateActivation, Linear, TablePart, TensorDef, TensorId};
 
 use super::{Data, Interpreter, ReferenceError, Result, Values, gelu_tanh, silu};
 
@@ -11,13 +11,24 @@ struct Matmul {
 }
 
 impl Interpreter {
-    pub(super) fn embed(&self, table: TensorId, tokens: TensorId) -> Result<Vec<f64>> {
-        let (limit, mut out) = (self.graph.tensors[table].rows, Vec::new());
+    /// Rows of a table. If it is a part of a larger one, rows that it does not have are zeros.
+    pub(super) fn embed(
+        &self,
+        table: TensorId,
+        tokens: TensorId,
+        part: Option<TablePart>,
+    ) -> Result<Vec<f64>> {
+        let TensorDef { rows, width, .. } = self.graph.tensors[table];
+        let TablePart { first, of: limit } = part.unwrap_or(TablePart { first: 0, of: rows });
+        let mut out = Vec::new();
         for value in self.ints(tokens)? {
             if value >= limit {
                 return Err(ReferenceError::Index { what: "token", value, limit });
             }
-            out.extend(self.weight_row(table, value as usize)?);
+            match value.checked_sub(first).filter(|&row| row < rows) {
+                Some(row) => out.extend(self.weight_row(table, row as usize)?),
+                None => out.extend(vec![0.0; width as usize]),
+            }
         }
         Ok(out)
     }

@@ -19,7 +19,7 @@ pub use rows::{gelu, gelu_tanh, relu2, sigmoid, silu, soft_cap};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fulmen_core::{BinaryKind, DTypeError, LogicalGraph, Op, OpNode, Role, TensorId, UnaryKind};
+use fulmen_core::{BinaryKind, DType, DTypeError, LogicalGraph, Op, OpNode, Role, TensorId, UnaryKind};
 
 /// The bytes of inputs, weights and states, by name.
 pub type DataSet = HashMap<String, Arc<Vec<u8>>>;
@@ -132,6 +132,14 @@ impl Interpreter {
         self.data(id)?.ints().ok_or_else(|| ReferenceError::Kind(self.name(id)))
     }
 
+    /// What a tensor holds, for ops that copy it.
+    fn same(&self, id: TensorId) -> Result<Vec<Data>> {
+        Ok(vec![match self.graph.tensors[id].dtype {
+            DType::U32 => Data::Ints { values: self.ints(id)?, undecided: Vec::new() },
+            _ => Data::Floats(Values::plain(self.floats(id)?)),
+        }])
+    }
+
     /// Whether an op reads a tensor.
     fn is_read(&self, id: TensorId) -> bool {
         self.graph.ops.iter().any(|node| node.op.operands().contains(&id))
@@ -141,10 +149,10 @@ impl Interpreter {
     fn op(&mut self, op: &Op, outputs: &[TensorId]) -> Result<Vec<Data>> {
         let one = |values: Vec<f64>| Ok(vec![Data::Floats(Values::plain(values))]);
         match op {
-            Op::Embed { table, tokens } => one(self.embed(*table, *tokens)?),
+            Op::Embed { table, tokens, part } => one(self.embed(*table, *tokens, *part)?),
             Op::MulMat { x, weights, residual } => self.mul_mat(*x, weights, *residual, outputs),
             Op::GateUp { x, gate, up, activation } => self.gate_up(*x, [*gate, *up], *activation, outputs),
-            Op::Route { logits, bias, route } => self.route(*logits, *bias, route),
+            Op::Route { logits, bias, route, part } => self.route(*logits, *bias, route, *part),
             Op::ExpertGateUp { x, ids, gate, up, n_experts, activation } => {
                 self.expert_gate_up([*x, *ids], [*gate, *up], *n_experts, *activation, outputs)
             }
@@ -231,15 +239,14 @@ impl Interpreter {
             }
             Op::SigmoidGate { x, gate } => one(rows::sigmoid_gate(&self.floats(*x)?, &self.floats(*gate)?)),
             // The interpreter is the only rank.
-            Op::Copy { x } | Op::AllReduce { x, ranks: 1 } | Op::AllGather { x, ranks: 1 } => {
-                one(self.floats(*x)?)
-            }
+            Op::Copy { x } | Op::AllReduce { x, ranks: 1 } | Op::AllGather { x, ranks: 1 } => self.same(*x),
             Op::ArgMax { x } => {
                 let (values, width) = (self.floats(*x)?, self.width(*x));
                 let indices = values.chunks(width).map(select::argmax).collect();
                 Ok(vec![Data::Ints { values: indices, undecided: Vec::new() }])
             }
-            Op::Sample { logits, states } => self.sample(*logits, *states),
+            Op::TopK { x, k, first } => self.top_k(*x, *k, *first),
+            Op::Sample { logits, tokens, states } => self.sample(*logits, *tokens, *states),
             Op::Penalize { logits, penalties, history, slots } => {
                 one(self.penalize(*logits, *penalties, *history, slots)?)
             }

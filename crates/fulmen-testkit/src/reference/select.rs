@@ -87,8 +87,34 @@ fn sample_row(row: &[f64], state: &SampleState) -> (u32, Vec<u32>) {
 }
 
 impl Interpreter {
-    pub(super) fn sample(&mut self, logits: TensorId, states: TensorId) -> Result<Vec<Data>> {
+    /// The largest values of each row and their columns, each plus `first`.
+    pub(super) fn top_k(&self, x: TensorId, k: u32, first: u32) -> Result<Vec<Data>> {
+        let (mut values, mut indices) = (Vec::new(), Vec::new());
+        for row in self.floats(x)?.chunks(self.width(x)) {
+            let best = candidates(row, k);
+            for at in 0..k as usize {
+                values.push(best.get(at).map_or(f64::NEG_INFINITY, |candidate| candidate.0));
+                indices.push(best.get(at).map_or(NO_TOKEN, |candidate| first + candidate.1));
+            }
+        }
+        let indices = Data::Ints { values: indices, undecided: Vec::new() };
+        Ok(vec![Data::Floats(Values::plain(values)), indices])
+    }
+
+    /// Tokens sampled from rows of logits; `tokens` says whose logits they are, or each is that of its
+    /// column.
+    pub(super) fn sample(
+        &mut self,
+        logits: TensorId,
+        tokens: Option<TensorId>,
+        states: TensorId,
+    ) -> Result<Vec<Data>> {
         let (rows, width) = (self.floats(logits)?, self.width(logits));
+        let tokens = tokens.map(|tokens| self.ints(tokens)).transpose()?;
+        let token_of = |row: usize, column: u32| match &tokens {
+            Some(tokens) if column != NO_TOKEN => tokens[row * width + column as usize],
+            _ => column,
+        };
         let name = self.name(states);
         let Some(Data::Stored { bytes, .. }) = &mut self.tensors[states] else {
             return Err(ReferenceError::NoData(name));
@@ -97,10 +123,10 @@ impl Interpreter {
         let (mut values, mut undecided) = (Vec::new(), Vec::new());
         for (at, (row, bytes)) in rows.chunks(width).zip(bytes.as_chunks_mut::<32>().0).enumerate() {
             let mut state: SampleState = bytemuck::pod_read_unaligned(bytes);
-            let (token, others) = sample_row(row, &state);
-            values.push(token);
+            let (column, others) = sample_row(row, &state);
+            values.push(token_of(at, column));
             if !others.is_empty() {
-                undecided.push((at, others));
+                undecided.push((at, others.into_iter().map(|column| token_of(at, column)).collect()));
             }
             state.step = state.step.wrapping_add(1);
             bytes.copy_from_slice(bytemuck::bytes_of(&state));

@@ -3,6 +3,7 @@
 use fulmen_core::{BuildError, GraphBuilder, Sharing, Tensor};
 
 use crate::case::{Case, Tolerance};
+use crate::draw::Draw;
 
 type Op = fn(&mut GraphBuilder, Tensor, u32) -> Result<Tensor, BuildError>;
 
@@ -24,5 +25,15 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             cases.push(case(op, "", m, n));
         }
         cases.push(case(op, "in_place/", 3, 64).sharing(Sharing::InPlace));
+    }
+    for (m, n) in [(1, 1), (5, 64)] {
+        let integers = Case::new(format!("integers/{m}x{n}"), |b| {
+            let x = b.index_state("x", m, n)?;
+            let y = b.all_gather(x, 1)?;
+            b.output("y", y)
+        });
+        // The bits of NaN, infinities and denormal floats among them.
+        let words = (0..m * n).map(|i| u32::MAX.wrapping_sub(i.wrapping_mul(0x0083_1fff)));
+        cases.push(integers.draw("x", Draw::Ints(words.collect())).tolerance(Tolerance::Exact));
     }
 }

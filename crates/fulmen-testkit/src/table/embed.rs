@@ -1,6 +1,6 @@
 //! Embedding lookup.
 
-use fulmen_core::{DType, RouteSpec, RouterScores};
+use fulmen_core::{DType, RouteSpec, RouterScores, TablePart};
 
 use super::{FLOATS, LLAMA32_1B, QWEN3_4B, SMOLLM2_135M, fits, weight_types};
 use crate::case::{Case, Tolerance};
@@ -15,6 +15,21 @@ fn embed(name: &str, dtype: DType, rows: u32, width: u32, tokens: Draw, m: u32) 
     // Floating-point types are exact; dequantization may use fused multiply-adds.
     let tolerance = if FLOATS.contains(&dtype) { Tolerance::Exact } else { Tolerance::ELEMENT };
     case.dtype(dtype).draw("tokens", tokens).tolerance(tolerance)
+}
+
+/// The part of a table that a rank has: 37 rows of 200.
+fn part(name: &str, dtype: DType, width: u32, first: u32, m: u32) -> Case {
+    let case = Case::new(format!("part/{name}/m{m}/37x{width}"), |b| {
+        let (table, tokens) = (b.weight("table", dtype, 37, width)?, b.indices("tokens", m)?);
+        let y = b.embed_part(table, tokens, TablePart { first, of: 200 })?;
+        b.output("y", y)
+    });
+    let tolerance = if FLOATS.contains(&dtype) { Tolerance::Exact } else { Tolerance::ELEMENT };
+    // The rows around both ends of the part are among the first tokens.
+    let edges = [first, first.wrapping_sub(1), first + 36, first + 37, 0, 199];
+    let tokens =
+        (0..m).map(|i| *edges.get(i as usize).filter(|&&token| token < 200).unwrap_or(&(i * 7 % 200)));
+    case.dtype(dtype).draw("tokens", Draw::Ints(tokens.collect())).tolerance(tolerance)
 }
 
 /// Several tokens in a row: their rows side by side. The tokens are the experts that a router selects.
@@ -41,6 +56,11 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             for m in [1, 5] {
                 let name = format!("m{m}/37x{width}");
                 cases.push(embed(&name, dtype, 37, width, Draw::Below(37), m));
+            }
+        }
+        for (name, first) in [("begin", 0), ("middle", 80), ("end", 163)] {
+            for m in [1, 31] {
+                cases.push(part(name, dtype, 512, first, m));
             }
         }
         let edges = Draw::Ints(vec![0, 36, 36, 0, 1]);

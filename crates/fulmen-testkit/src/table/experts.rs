@@ -1,6 +1,8 @@
 //! Mixture of experts: routing, gate-up and down by expert id, and all three behind each other.
 
-use fulmen_core::{DType, ExpertLinear, GatedActivation, RouteSpec, Routed, RouterScores, Sharing};
+use fulmen_core::{
+    DType, ExpertLinear, ExpertPart, GatedActivation, NO_EXPERT, RouteSpec, Routed, RouterScores, Sharing,
+};
 
 use super::matmul::{chained_tolerance, tolerance};
 use super::{BLOCKS_32, FLOATS, at, fits, weight_types};
@@ -50,6 +52,32 @@ fn route(name: &str, m: u32, experts: Experts, spec: RouteSpec, bias: bool) -> C
     case.draw("logits", Draw::Normal(0.0, 2.0)).tolerance(Tolerance::SOFTMAX)
 }
 
+/// Ids of rows where a device has some of the experts only: every third pair has none, and so has the whole
+/// second row, if there are several.
+fn some_ids(m: u32, experts: Experts) -> Draw {
+    let Draw::Ints(mut ids) = ids(m, experts, 0) else { unreachable!("ids are integers") };
+    for (pair, id) in (0u32..).zip(&mut ids) {
+        if pair % 3 == 1 || pair / experts.top == 1 {
+            *id = NO_EXPERT;
+        }
+    }
+    Draw::Ints(ids)
+}
+
+/// Routing where only a part of the experts is here.
+fn route_part(name: &str, m: u32, part: ExpertPart, spec: RouteSpec, bias: bool) -> Case {
+    let (count, top) = (128, 8);
+    let ExpertPart { first, count: held } = part;
+    let case = Case::new(format!("part/{name}/m{m}/{top}of{count}/{held}from{first}"), |b| {
+        let logits = b.input("logits", m, count)?;
+        let bias = if bias { Some(b.vector("bias", count)?) } else { None };
+        let routed = b.route_part(logits, bias, RouteSpec { top, ..spec }, part)?;
+        b.output("weights", routed.weights)?;
+        b.output("ids", routed.ids)
+    });
+    case.draw("logits", Draw::Normal(0.0, 2.0)).tolerance(Tolerance::SOFTMAX)
+}
+
 const SPECS: [(&str, RouteSpec); 5] = {
     let softmax = RouteSpec { top: 1, scores: RouterScores::Softmax, renormalize: true, scale: 1.0 };
     [
@@ -73,6 +101,13 @@ fn routes(cases: &mut Vec<Case>) {
         }
         let experts = Experts { count: 128, top: 8 };
         cases.push(route(name, 0, experts, spec, false));
+        for (first, count) in [(0, 128), (0, 64), (64, 64), (127, 1)] {
+            let part = ExpertPart { first, count };
+            cases.push(route_part(name, 5, part, spec, false));
+            cases.push(route_part(&format!("{name}_bias"), 1, part, spec, true));
+            let nan = route_part(&format!("{name}_nan"), 3, part, spec, false);
+            cases.push(nan.draw("logits", Draw::With(vec![(128 + 77, f32::NAN)])));
+        }
         // Values in the second of three rows; the others are not affected.
         for (special, value) in [("nan", f32::NAN), ("inf", f32::INFINITY), ("minus_inf", f32::NEG_INFINITY)]
         {
@@ -194,17 +229,24 @@ fn down(name: &str, dtype: DType, m: u32, shape: Shape, added: Added) -> Case {
 }
 
 /// A whole mixture of experts: route, gate-up, down, in place of the residual.
-fn mixture(name: &str, [first, last]: [DType; 2], m: u32, shape: Shape) -> Case {
-    let Shape { experts, n, k } = shape;
+fn mixture(name: &str, types: [DType; 2], m: u32, shape: Shape) -> Case {
+    mixture_of(name, types, m, shape, ExpertPart { first: 0, count: shape.experts.count })
+}
+
+/// The same where only a part of the experts is here.
+fn mixture_of(name: &str, [first, last]: [DType; 2], m: u32, shape: Shape, part: ExpertPart) -> Case {
+    let (Shape { experts, n, k }, held) = (shape, part.count);
     let route = RouteSpec { top: experts.top, ..SPECS[0].1 };
     let case = Case::new(format!("{name}{}", shape.name(m)), |b| {
         let (x, logits) = (b.input("x", m, k)?, b.input("logits", m, experts.count)?);
         let residual = b.add(x, x)?;
-        let routed = b.route(logits, None, route)?;
-        let [gate, up] =
-            [b.weight("gate", first, experts.count * n, k)?, b.weight("up", first, experts.count * n, k)?];
+        let routed = match held == experts.count {
+            true => b.route(logits, None, route)?,
+            false => b.route_part(logits, None, route, part)?,
+        };
+        let [gate, up] = [b.weight("gate", first, held * n, k)?, b.weight("up", first, held * n, k)?];
         let inner = b.expert_gate_up(x, routed, [gate.into(), up.into()], GatedActivation::SwiGlu)?;
-        let down = b.weight("down", last, experts.count * k, n)?;
+        let down = b.weight("down", last, held * k, n)?;
         let y = b.expert_down(inner, routed, down.into(), Some(residual))?;
         b.output("y", y)
     });
@@ -257,6 +299,13 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         // Small enough for the reference to compute every column, which the next op reads.
         cases.push(mixture("mixture/", [DType::Q4_K, DType::Q6_K], m, shape(12, 4, 256, 256)));
         cases.push(mixture("mixture/", [DType::F32, DType::F32], m, shape(9, 3, 96, 64)));
+        for (name, first) in [("first", 0), ("last", 6)] {
+            let part = ExpertPart { first, count: 6 };
+            for types in [[DType::Q4_K, DType::Q6_K], [DType::Q8_0; 2], [DType::F16, DType::F32]] {
+                let name = format!("mixture/part/{name}/{}/", types[0]);
+                cases.push(mixture_of(&name, types, m, shape(12, 4, 256, 256), part));
+            }
+        }
     }
     for m in [1, 2] {
         let scores = RouterScores::SelectedSoftmax;
@@ -312,6 +361,10 @@ fn matmuls(cases: &mut Vec<Case>, dtype: DType) {
         cases.push(down("residual_in_place/", dtype, m, shape, Added::ResidualInPlace));
         for (name, activation) in ACTIVATIONS {
             cases.push(gate_up(name, [dtype; 2], m, shape, true, activation));
+        }
+        for added in [Added::Nothing, Added::BiasAndResidual] {
+            let name = if added == Added::Nothing { "some/" } else { "some_bias_residual/" };
+            cases.push(down(name, dtype, m, shape, added).draw("ids", some_ids(m, shape.experts)));
         }
         let case = gate_up("same/", [dtype; 2], m, shape, false, swiglu);
         cases.push(case.draw("ids", same_ids(m, shape.experts)));

@@ -1,4 +1,4 @@
-//! Logit biases, token masks and log-probabilities.
+//! Logit biases, token masks, the largest logits and log-probabilities.
 
 use fulmen_core::Sharing;
 use fulmen_core::sampling::{LogitEdits, NO_SLOT, NO_TOKEN};
@@ -162,7 +162,47 @@ fn special() -> Case {
     log_probs("special", WIDTH as u32, tokens, 4).draw("x", Draw::Floats(rows.concat()))
 }
 
+fn top_k(name: &str, m: u32, n: u32, k: u32, first: u32) -> Case {
+    let case = Case::new(format!("{name}/k{k}/{m}x{n}"), |b| {
+        let x = b.input("x", m, n)?;
+        let (values, indices) = b.top_k(x, k, first)?;
+        b.output("values", values)?;
+        b.output("indices", indices)
+    });
+    case.draw("x", Draw::Normal(0.0, 3.0)).tolerance(Tolerance::Exact)
+}
+
+fn top_k_cases(cases: &mut Vec<Case>) {
+    for n in [1, 2, 63, 64, 65, 255, 256, 257, 1000, 4097, 9001, 32_000] {
+        for (m, k) in [(3, 1), (2, 7), (3, 64)] {
+            cases.push(top_k("normal", m, n, k, 0));
+        }
+    }
+    cases.push(top_k("empty", 0, 300, 5, 0));
+    cases.push(top_k("first", 2, 5000, 20, 70_000));
+    let n = 9001;
+    cases.push(top_k("equal", 2, n, 64, 9001).draw("x", Draw::Floats(vec![-0.25; 2 * n as usize])));
+    let peaks = (0..2 * n).map(|i| if i % n >= 4050 && i % n < 4130 { 30.0 } else { (i % 37) as f32 * 0.1 });
+    cases.push(top_k("cluster", 2, n, 64, 0).draw("x", Draw::Floats(peaks.collect())));
+    // Rows without numbers, with fewer than are wanted, and with infinities, which win and do not.
+    let (nan, inf, width) = (f32::NAN, f32::INFINITY, 5000);
+    let row = |value: f32| vec![value; width];
+    let mut rows = [row(nan), row(-inf), row(0.5), row(nan), row(-inf)];
+    (rows[2][4999], rows[2][17]) = (inf, nan);
+    (rows[3][4098], rows[3][1]) = (-2.0, -inf);
+    (rows[4][0], rows[4][4097], rows[4][2000]) = (1.0, 1.0, nan);
+    for k in [1, 4] {
+        cases.push(top_k("special", 5, width as u32, k, 0).draw("x", Draw::Floats(rows.concat())));
+    }
+    for model in &MODELS {
+        for k in [1, 64] {
+            cases.push(top_k(model.name, 1, model.vocabulary / 2, k, model.vocabulary / 2).timed());
+        }
+    }
+}
+
 pub(super) fn cases(cases: &mut Vec<Case>) {
     mask_cases(cases);
+    top_k_cases(cases);
     log_prob_cases(cases);
 }

@@ -27,6 +27,23 @@ fn sample(name: &str, n: u32, states: Vec<SampleState>) -> Case {
     case.draw("states", Draw::States(states)).tolerance(Tolerance::Exact)
 }
 
+/// Samples from the largest logits of `parts` parts of rows, as ranks that have a part of the vocabulary each
+/// do.
+fn sample_of_parts(name: &str, (parts, k): (u32, u32), states: Vec<SampleState>) -> Case {
+    let (m, n) = (states.len() as u32, parts * k);
+    let case = Case::new(format!("of_parts/{name}/{m}x{n}"), |b| {
+        let (x, tokens) = (b.input("x", m, n)?, b.index_state("tokens", m, n)?);
+        let states = b.sample_states("states", m)?;
+        let y = b.sample_tokens(x, tokens, states)?;
+        b.output("y", y)
+    });
+    // Parts are sorted; their logits overlap, and some are equal.
+    let logits = (0..m * n).map(|i| 4.0 - (i % k) as f32 * 0.25 + (i / k % parts % 3) as f32 * 0.5);
+    let tokens = (0..m * n).map(|i| (i % n / k) * 1000 + (i * 7 % k) + i % k * 10);
+    let case = case.draw("x", Draw::Floats(logits.collect())).draw("tokens", Draw::Ints(tokens.collect()));
+    case.draw("states", Draw::States(states)).tolerance(Tolerance::Exact)
+}
+
 /// States that differ only in the position of their random sequence.
 fn rows(state: SampleState, m: u32) -> Vec<SampleState> {
     (0..m).map(|row| SampleState { row, step: 7 * row, seed_lo: 12_345, seed_hi: 678, ..state }).collect()
@@ -109,6 +126,14 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         let case = sample(&format!("cluster/top_k_{top_k}"), n, rows(state, 2));
         cases.push(case.draw("x", Draw::Floats(cluster.collect())));
     }
+    for (name, state) in settings {
+        for parts in [(1, 1), (2, 1), (4, 64), (64, 64)] {
+            cases.push(sample_of_parts(name, parts, rows(state, 5)));
+        }
+    }
+    cases.push(sample_of_parts("empty", (2, 64), Vec::new()));
+    let nothing = sample_of_parts("nothing", (2, 3), rows(plain, 1));
+    cases.push(nothing.draw("x", Draw::Floats(vec![-inf; 6])));
     cases.push(sample("empty", 256, Vec::new()));
     // The step wraps, and every row of a batch has its own settings.
     let wrapping = SampleState { step: u32::MAX, ..plain };

@@ -28,7 +28,7 @@ struct Pairs {
 
 impl WgpuDispatcher {
     pub(super) fn route(&mut self, call: &RouteCall) -> LaunchCount {
-        let &RouteCall { logits, bias, weights, ids, m, n_experts, route: spec } = call;
+        let &RouteCall { logits, bias, weights, ids, m, n_experts, route: spec, .. } = call;
         self.writes(weights);
         self.writes(ids);
         let count = (m as usize).saturating_mul(spec.top as usize);
@@ -40,7 +40,7 @@ impl WgpuDispatcher {
         if let Some(ptr) = bias {
             operands.push((Role::Input(1), self.matrix("the selection bias", ptr, 1, n_experts)?));
         }
-        let launches = route(m, n_experts, &spec, bias.is_some(), &self.queue.caps());
+        let launches = route(m, n_experts, &spec, bias.is_some(), call.held(), &self.queue.caps());
         self.queue.run_launches_with(launches, operands)
     }
 
@@ -102,8 +102,11 @@ impl WgpuDispatcher {
             Some(residual) if residual == call.output => SumResidual::InPlace,
             Some(_) => SumResidual::Operand,
         };
-        let mut operands =
-            vec![(Role::Input(0), results), (Role::Output(0), self.matrix("the output", call.output, m, n)?)];
+        let mut operands = vec![
+            (Role::Input(0), results),
+            (Role::Input(2), operands.ids),
+            (Role::Output(0), self.matrix("the output", call.output, m, n)?),
+        ];
         if let (SumResidual::Operand, Some(ptr)) = (residual, call.residual) {
             operands.push((Role::Input(1), self.matrix("the residual", ptr, m, n)?));
         }

@@ -1,12 +1,13 @@
-//! Logit biases, token masks and log-probabilities.
+//! Logit biases, token masks, the largest logits and log-probabilities.
 
-use fulmen_core::{LogProbsCall, LogitSlots, MaskLogitsCall};
+use fulmen_core::{LogProbsCall, LogitSlots, MaskLogitsCall, TopKCall};
 
 use super::{LaunchCount, WgpuDispatcher};
 use crate::kernels::{
     Role,
     log_probs::log_probs,
     mask_logits::{MaskLogits, mask_logits},
+    top_k::top_k,
 };
 
 impl WgpuDispatcher {
@@ -29,6 +30,17 @@ impl WgpuDispatcher {
         let spec = MaskLogits { m, n, n_slots, capacity, slots, in_place };
         let launches = mask_logits(&spec, &self.queue.caps());
         self.queue.run_launches_with(launches, operands)
+    }
+
+    pub(super) fn top_k(&mut self, call: &TopKCall) -> LaunchCount {
+        let &TopKCall { input, values, indices, m, n, k, first } = call;
+        self.writes(values);
+        self.writes(indices);
+        let count = (m as usize).saturating_mul(k as usize);
+        let x = self.matrix("the input", input, m, n)?;
+        let outputs = [self.at("the values", values, count)?, self.at("the indices", indices, count)?];
+        let launches = top_k(m, n, k, first, &self.queue.caps());
+        self.queue.run_launches(launches, &[x], &outputs)
     }
 
     pub(super) fn log_probs(&mut self, call: &LogProbsCall) -> LaunchCount {

@@ -223,6 +223,7 @@ impl KernelDispatch for WgpuDispatcher {
         dispatch_sigmoid_gate(SigmoidGateCall) => WgpuDispatcher::sigmoid_gate;
         dispatch_gather_tokens(GatherTokensCall) => WgpuDispatcher::gather_tokens;
         dispatch_mask_logits(MaskLogitsCall) => WgpuDispatcher::mask_logits;
+        dispatch_top_k(TopKCall) => WgpuDispatcher::top_k;
         dispatch_log_probs(LogProbsCall) => WgpuDispatcher::log_probs;
         dispatch_advance(AdvanceCall) => WgpuDispatcher::advance;
     }

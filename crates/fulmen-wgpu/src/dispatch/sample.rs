@@ -26,15 +26,16 @@ impl WgpuDispatcher {
     }
 
     pub(super) fn sample(&mut self, call: &SampleCall) -> LaunchCount {
-        let &SampleCall { logits, states, output, m, n } = call;
+        let &SampleCall { logits, tokens, states, output, m, n } = call;
         self.writes(output);
         self.writes(states);
-        let x = self.matrix("the logits", logits, m, n)?;
+        let mut inputs = vec![self.matrix("the logits", logits, m, n)?];
+        inputs.extend(tokens.map(|tokens| self.matrix("the tokens", tokens, m, n)).transpose()?);
         let states =
             self.memory.slice("the sampling states", states, m as usize * size_of::<SampleState>())?;
         let out = self.at("the output", output, m as usize)?;
-        let (launches, fault) = (sample(m, n, &self.queue.caps()), self.queue.fault());
-        self.queue.run_launches(launches, &[x], &[out, states, fault])
+        let (launches, fault) = (sample(m, n, tokens.is_some(), &self.queue.caps()), self.queue.fault());
+        self.queue.run_launches(launches, &inputs, &[out, states, fault])
     }
 
     pub(super) fn penalize(&mut self, call: &PenalizeCall) -> LaunchCount {

@@ -2,7 +2,8 @@
 //! for `fulmen kernels`, and for the snapshot tests.
 
 use fulmen_core::{
-    DType, DeltaHeads, GateActivation, Heads, KeyHeadOrder, RopePairing, RopeSpec, RouteSpec, RouterScores,
+    DType, DeltaHeads, ExpertPart, GateActivation, Heads, KeyHeadOrder, RopePairing, RopeSpec, RouteSpec,
+    RouterScores,
 };
 
 use super::argmax::argmax;
@@ -30,6 +31,7 @@ use super::reduce::{Reduction, reduce};
 use super::rope::{Rope, rope};
 use super::rows::{Rows, layer_norm, rms_norm, row_reduce, softmax};
 use super::sample::sample;
+use super::top_k::top_k;
 use super::transpose::transpose;
 use super::{Elem, KernelError, LaunchList};
 use crate::kernel::{Caps, Kernel};
@@ -166,7 +168,8 @@ const MODEL: &[Row] = &[
     }),
     ("experts/route", "Experts of each row and their weights", "experts/route.wgsl", |caps| {
         let scores = RouterScores::Softmax;
-        only(route(1, 128, &RouteSpec { top: 8, scores, renormalize: true, scale: 1.0 }, false, caps))
+        let (spec, part) = (RouteSpec { top: 8, scores, renormalize: true, scale: 1.0 }, ALL_EXPERTS);
+        only(route(1, 128, &spec, false, part, caps))
     }),
     ("experts/matmul", "Matmul by expert id, Q4_K", "experts/matmul.wgsl", |caps| {
         only(expert_matmul(&experts(), caps))
@@ -238,9 +241,20 @@ const MODEL: &[Row] = &[
     ("sample/log_probs_rows", "Log-probabilities: rows", "log_probs/rows.wgsl", |caps| {
         log_probs(1, 32_000, 5, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
     }),
-    ("sample/first", "Sampling: first pass", "sample/largest.wgsl", |caps| only(sample(1, 32_000, caps))),
+    ("sample/top_k_parts", "The largest logits: parts of rows", "top_k/parts.wgsl", |caps| {
+        only(top_k(1, 32_000, 64, 0, caps))
+    }),
+    ("sample/top_k_rows", "The largest logits: rows", "top_k/rows.wgsl", |caps| {
+        top_k(1, 32_000, 64, 0, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
+    }),
+    ("sample/first", "Sampling: first pass", "sample/largest.wgsl", |caps| {
+        only(sample(1, 32_000, false, caps))
+    }),
     ("sample/draw", "Sampling: the draw", "sample/draw.wgsl", |caps| {
-        sample(1, 32_000, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
+        sample(1, 32_000, false, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
+    }),
+    ("sample/draw_candidates", "Sampling: the draw from some tokens", "sample/draw.wgsl", |caps| {
+        sample(1, 256, true, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
     }),
     ("sample/advance", "Tokens and positions of the next step", "advance.wgsl", |caps| {
         only(advance(&HistoryRows { m: 1, n_seqs: 1, capacity: 4096, sequences: false }, caps))
@@ -249,6 +263,9 @@ const MODEL: &[Row] = &[
         only(gather_tokens(&HistoryRows { m: 1, n_seqs: 2, capacity: 4096, sequences: true }, caps))
     }),
 ];
+
+/// A device that has all experts of a layer.
+const ALL_EXPERTS: ExpertPart = ExpertPart { first: 0, count: 128 };
 
 /// Operations on arrays.
 const ARRAYS: &[Row] = &[
@@ -380,5 +397,5 @@ fn experts() -> ExpertMatmul {
 }
 
 fn table(dtype: DType, caps: &Caps) -> Option<Kernel> {
-    only(embed(&Embed { dtype, rows: 32_000, width: K, slice: 0..32_000, m: 1 }, caps))
+    only(embed(&Embed { dtype, rows: 32_000, width: K, part: 0..32_000, slice: 0..32_000, m: 1 }, caps))
 }

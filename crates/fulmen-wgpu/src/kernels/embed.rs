@@ -27,7 +27,9 @@ pub struct Embed {
     pub rows: u32,
     /// Elements of a row.
     pub width: u32,
-    /// The rows that input 0 holds: all, or a slice where the table is in several buffers.
+    /// The rows that are on this device; those of tokens of other rows are zeros.
+    pub part: Range<u32>,
+    /// The rows that input 0 holds: all of the part, or a slice where it is in several buffers.
     pub slice: Range<u32>,
     /// Tokens.
     pub m: u32,
@@ -37,18 +39,20 @@ pub struct Embed {
 ///
 /// Input 0 is the table (those rows of it that `slice` says), input 1 the tokens; output 0 is `[m,
 /// width]` in f32, output 1 the [record of faults](super::fault). Rows whose token lies in another
-/// slice are left alone, and so are those whose token is out of range, which the launch of the first
-/// slice reports.
+/// slice of the part are left alone. The launch of the first slice writes the zeros of tokens outside the
+/// part, and reports tokens outside the table, whose rows are left alone.
 ///
 /// # Errors
 /// [`KernelError`] where there are no kernels for the type, or something is larger than a binding.
 pub fn embed(spec: &Embed, caps: &Caps) -> Result<LaunchList, KernelError> {
-    let Embed { dtype, rows, width, ref slice, m } = *spec;
-    if slice.start > slice.end || slice.end > rows {
-        return Err(invalid(OP, format!("a slice of rows {slice:?} of a table of {rows}")));
+    let Embed { dtype, rows, width, ref part, ref slice, m } = *spec;
+    let inside = part.start <= slice.start && slice.start <= slice.end && slice.end <= part.end;
+    if !inside || part.end > rows {
+        let reason = format!("a slice of rows {slice:?} of rows {part:?} of a table of {rows}");
+        return Err(invalid(OP, reason));
     }
     let mut list = LaunchList::default();
-    if m == 0 || width == 0 || slice.is_empty() && slice.start > 0 {
+    if m == 0 || width == 0 || slice.is_empty() && slice.start > part.start {
         return Ok(list);
     }
     let held = u64::from(slice.end - slice.start);
@@ -87,7 +91,17 @@ pub fn embed(spec: &Embed, caps: &Caps) -> Result<LaunchList, KernelError> {
             blocks: unpack.is_some(),
             unpack: unpack.unwrap_or_default(),
         ],
-        vec![width, rows, slice.start, slice.end, vecs, across, across.saturating_mul(m)],
+        vec![
+            width,
+            rows,
+            part.start,
+            part.end,
+            slice.start,
+            slice.end,
+            vecs,
+            across,
+            across.saturating_mul(m),
+        ],
         u64::from(across) * u64::from(m),
     )?;
     Ok(list)

@@ -14,10 +14,12 @@
 enable f16;
 #endif
 struct Params {
-    // Elements per row; rows of the table; first and end row of this slice; `Values` per row;
-    // workgroups per row and in total.
+    // Elements per row; rows of the table; first and end row of the part that is here, and of this slice
+    // of it; `Values` per row; workgroups per row and in total.
     k: u32,
     rows: u32,
+    part_first: u32,
+    part_end: u32,
     first: u32,
     end: u32,
     vecs: u32,
@@ -45,9 +47,14 @@ fn main(
     let vec = number % params.across * {{threads}}u + thread;
     let token = tokens[row];
     if (token >= params.rows) {
-        if (vec == 0u && params.first == 0u) { report(FAULT_TOKEN, row, token, params.rows); }
+        if (vec == 0u && params.first == params.part_first) { report(FAULT_TOKEN, row, token, params.rows); }
         return;
     }
-    if (vec >= params.vecs || token < params.first || token >= params.end) { return; }
+    if (vec >= params.vecs) { return; }
+    if (token < params.part_first || token >= params.part_end) {
+        if (params.first == params.part_first) { out[row * params.vecs + vec] = Values(); }
+        return;
+    }
+    if (token < params.first || token >= params.end) { return; }
     out[row * params.vecs + vec] = value(token - params.first, vec);
 }

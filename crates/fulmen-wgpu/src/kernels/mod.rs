@@ -11,8 +11,8 @@
 //! - [`kv`]: rows of keys and values into a cache, with norm and rotation on the way.
 //! - [`mod@attention`]: causal grouped-query attention.
 //! - [`recurrent`]: causal convolution and the gated delta rule, with their states, and sigmoid gates.
-//! - [`mod@argmax`], [`mod@sample`], [`mod@penalize`], [`mod@mask_logits`], [`mod@log_probs`],
-//!   [`history_rows`]: from logits to the next step.
+//! - [`mod@argmax`], [`mod@sample`], [`mod@penalize`], [`mod@mask_logits`], [`mod@top_k`],
+//!   [`mod@log_probs`], [`history_rows`]: from logits to the next step.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
 //! Beside each function lies its WGSL, a file for the preprocessor (`preprocess/mod.rs` has the language),
@@ -50,6 +50,7 @@ pub mod rope;
 pub mod rows;
 pub mod sample;
 mod storage;
+pub mod top_k;
 pub mod transpose;
 mod workgroup;
 

@@ -11,7 +11,7 @@ fn a_token_that_the_table_does_not_have() {
     let (table, tokens) = (put(&mut wgpu, &[1f32; 8 * 4]), put(&mut wgpu, &[3u32, 8, 0]));
     let output = put(&mut wgpu, &[7f32; 3 * 4]);
     let table = WeightArg { ptr: table, dtype: DType::F32, rows: 8 };
-    wgpu.dispatch_embed(&EmbedCall { table, tokens, output, m: 3, width: 4 }).unwrap();
+    wgpu.dispatch_embed(&EmbedCall { table, part: None, tokens, output, m: 3, width: 4 }).unwrap();
     let error = wgpu.synchronize().unwrap_err().to_string();
     assert_eq!(error, "the token of row 1 is 8, but there are only 8");
     wgpu.synchronize().expect("it is reported once");

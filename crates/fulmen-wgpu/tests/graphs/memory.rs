@@ -98,7 +98,8 @@ fn weights_above_a_buffer_or_a_binding_are_split() {
             assert!(error / size < 1e-4, "{dtype}: {:e}", error / size);
             let tokens = put(&mut wgpu, &[n - 1, 0, n / 2]);
             let output = put(&mut wgpu, &vec![f32::NAN; (m * k) as usize]);
-            wgpu.dispatch_embed(&EmbedCall { table: weight, tokens, output, m, width: k }).unwrap();
+            wgpu.dispatch_embed(&EmbedCall { table: weight, part: None, tokens, output, m, width: k })
+                .unwrap();
             let rows: Vec<f32> = get(&mut wgpu, output, (m * k) as usize);
             for (row, token) in [n - 1, 0, n / 2].into_iter().enumerate() {
                 let expected = &exact[(token * k) as usize..][..k as usize];

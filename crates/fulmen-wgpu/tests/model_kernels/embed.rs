@@ -61,7 +61,7 @@ fn rows_of_every_type_arrive() {
                         .flat_map(|&token| &values[token as usize * width as usize..][..width as usize])
                         .copied()
                         .collect();
-                    let spec = Embed { dtype, rows, width, slice: 0..rows, m: m as u32 };
+                    let spec = Embed { dtype, rows, width, part: 0..rows, slice: 0..rows, m: m as u32 };
                     let plan = embed(&spec, &caps).unwrap();
                     let poison = vec![0xa5; want.len() * 4];
                     let after =
@@ -87,7 +87,8 @@ fn slices_write_their_rows_and_wrong_tokens_are_reported_once() {
         let mut out = vec![0xa5u8; tokens.len() * width as usize * 4];
         let mut fault = vec![0u8; 16];
         for slice in [0..4, 4..10] {
-            let spec = Embed { dtype, rows, width, slice: slice.clone(), m: tokens.len() as u32 };
+            let spec =
+                Embed { dtype, rows, width, part: 0..rows, slice: slice.clone(), m: tokens.len() as u32 };
             let plan = embed(&spec, &gpu().caps).unwrap();
             let part = &bytes[slice.start as usize * row..slice.end as usize * row];
             let mut after = gpu().run_on(&plan, &[part, bytemuck::cast_slice(&tokens)], &[&out, &fault]);
@@ -115,7 +116,7 @@ fn slices_write_their_rows_and_wrong_tokens_are_reported_once() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let caps = gpu().caps;
-    let spec = Embed { dtype: DType::F32, rows: 100, width: 64, slice: 0..100, m: 2 };
+    let spec = Embed { dtype: DType::F32, rows: 100, width: 64, part: 0..100, slice: 0..100, m: 2 };
     let small = Caps { max_binding: 4096, ..caps };
     assert!(matches!(embed(&spec, &small), Err(KernelError::TooLarge { limit: 4096, .. })));
     assert!(embed(&Embed { slice: 0..16, ..spec.clone() }, &small).is_ok());

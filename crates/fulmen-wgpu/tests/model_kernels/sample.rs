@@ -57,7 +57,7 @@ fn normal(rng: &mut fastrand::Rng, n: usize, deviation: f32) -> Vec<f32> {
 
 fn check(name: &str, x: &[f32], n: usize, states: &[SampleState], caps: &Caps) {
     let m = states.len();
-    let plan = sample(m as u32, n as u32, caps).unwrap();
+    let plan = sample(m as u32, n as u32, false, caps).unwrap();
     let after = gpu().run_on(
         &plan,
         &[bytemuck::cast_slice(x)],
@@ -163,7 +163,7 @@ fn special_logits_and_states() {
         (SampleState { min_p: 1.5, ..good }, 6),
     ] {
         let states = [good, state];
-        let plan = sample(2, n as u32, &gpu().caps).unwrap();
+        let plan = sample(2, n as u32, false, &gpu().caps).unwrap();
         let before = [&vec![0xa5; 8][..], bytemuck::cast_slice(&states), &[0; 16]];
         let after = gpu().run_on(&plan, &[bytemuck::cast_slice(&x[..2 * n])], &before);
         let fault: Vec<u32> = bytemuck::pod_collect_to_vec(&after.outputs[2]);
@@ -171,6 +171,6 @@ fn special_logits_and_states() {
         assert_eq!(after.outputs[0][4..], [0xa5; 4]);
         assert_eq!(after.outputs[1][32..], before[1][32..]);
     }
-    assert_eq!(sample(0, 5, &gpu().caps).unwrap(), LaunchList::default());
-    assert!(sample(1, 0, &gpu().caps).is_err());
+    assert_eq!(sample(0, 5, false, &gpu().caps).unwrap(), LaunchList::default());
+    assert!(sample(1, 0, false, &gpu().caps).is_err());
 }

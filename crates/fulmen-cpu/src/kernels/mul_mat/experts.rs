@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use fulmen_core::GatedActivation;
+use fulmen_core::{GatedActivation, NO_EXPERT};
 
 use super::blocking::{BlockGrid, BlockedMatmul};
 use super::kernel_table::{KernelTable, kernel_table};
@@ -40,7 +40,7 @@ impl<'a> ExpertWeight<'a> {
 /// The experts of the rows of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertIds<'a> {
-    /// `[m, top]`, each below `n_experts`.
+    /// `[m, top]`, each below `n_experts`, or [`NO_EXPERT`], which is skipped.
     pub ids: &'a [u32],
     /// Experts of a row.
     pub top: usize,
@@ -80,7 +80,7 @@ impl ExpertScratch {
         self.group_of.clear();
         self.group_of.resize(experts.n_experts, None);
         let mut used = 0;
-        for (pair, &id) in experts.ids.iter().enumerate() {
+        for (pair, &id) in experts.ids.iter().enumerate().filter(|(_, id)| **id != NO_EXPERT) {
             let expert = id as usize;
             let number = *self.group_of[expert].get_or_insert_with(|| {
                 if self.groups.len() == used {
@@ -198,7 +198,7 @@ impl GroupMatmuls<'_> {
 ///
 /// # Panics
 ///
-/// If the sizes are inconsistent or an id is not below `n_experts`.
+/// If the sizes are inconsistent or an id is neither below `n_experts` nor [`NO_EXPERT`].
 #[expect(clippy::too_many_arguments, reason = "the operands of the op")]
 pub fn expert_gate_up(
     pool: &Pool,
@@ -237,7 +237,7 @@ pub fn expert_gate_up(
 ///
 /// # Panics
 ///
-/// If the sizes are inconsistent or an id is not below `n_experts`.
+/// If the sizes are inconsistent or an id is neither below `n_experts` nor [`NO_EXPERT`].
 #[expect(clippy::too_many_arguments, reason = "the operands of the op")]
 pub fn expert_down(
     pool: &Pool,
@@ -281,8 +281,8 @@ pub fn expert_down(
                 Residual::InPlace => {}
                 Residual::Rows { data, stride } => to.copy_from_slice(&data[row * stride..][..n]),
             }
-            for slot in 0..top {
-                add(to, Some(&results[(row * top + slot) * n..][..n]));
+            for pair in (row * top..(row + 1) * top).filter(|&pair| ids[pair] != NO_EXPERT) {
+                add(to, Some(&results[pair * n..][..n]));
             }
         }
     });

@@ -8,8 +8,8 @@
 //! **Bindings.** `w`: rows `params.first` to `params.end` of the weights of all experts, plain or repacked
 //! blocks as in `qmatmul`; `a` [rows][k] f32; `ids` [pairs]; `out` [pairs][n]; `fault`; and what the epilogue
 //! reads: `bias` [experts][n], `gate` [pairs][n], `weights` [pairs]. Outputs whose row of W lies in another
-//! slice are left alone, and so are pairs whose id is out of range, which the launch of the first slice
-//! reports.
+//! slice are left alone, and so are pairs without an expert here (id `NO_EXPERT`) and those whose id is out
+//! of range, which the launch of the first slice reports.
 //!
 //! `reader` is the WGSL that reads the weight type: `get_w(i)`, or `fetch` and `decode` of the block format.
 //!
@@ -51,6 +51,7 @@ alias EwB = bool;
 #include "qmatmul/dot_f32.wgsl"
 #endif
 #include "fault.wgsl"
+const NO_EXPERT = 0xffffffffu;
 var<workgroup> partial_sums: array<f32, {{threads}}>;
 
 fn gated(gate: f32, up: f32) -> f32 {
@@ -79,7 +80,8 @@ fn main(
     let lane = thread % {{lanes}}u;
     let column = number % params.across * {{threads / lanes}}u + thread / {{lanes}}u;
     let id = ids[pair];
-    if (id >= params.experts && column == 0u && lane == 0u && params.first == 0u) {
+    let invalid = id >= params.experts && id != NO_EXPERT;
+    if (invalid && column == 0u && lane == 0u && params.first == 0u) {
         report(FAULT_EXPERT, pair / params.top, id, params.experts);
     }
     let row = id * params.n + column;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fulmen_core::{DType, GatedActivation, RouteSpec, RouterScores};
+use fulmen_core::{DType, ExpertPart, GatedActivation, RouteSpec, RouterScores};
 
 use super::{
     KernelError, LaunchList, Role,
@@ -18,7 +18,7 @@ use crate::kernel::Caps;
 /// The experts of each row and their weights: see [`RouteSpec`].
 ///
 /// Input 0 is the logits, `[m, n_experts]`, 1 (if any) the selection biases; output 0 the weights, `[m,
-/// top]`, output 1 the ids.
+/// top]`, output 1 the ids among the experts of the `part`.
 ///
 /// # Errors
 /// [`KernelError`] where something is larger than a binding.
@@ -27,6 +27,7 @@ pub fn route(
     n_experts: u32,
     spec: &RouteSpec,
     bias: bool,
+    part: ExpertPart,
     caps: &Caps,
 ) -> Result<LaunchList, KernelError> {
     const OP: &str = "route";
@@ -52,7 +53,7 @@ pub fn route(
     let threads = threads(64, caps).max(fulmen_core::MAX_EXPERTS_PER_ROW);
     let experts = n_experts.next_power_of_two();
     let values = values![threads, experts, scores, bias, renormalize: spec.renormalize];
-    let params = vec![m, n_experts, spec.top, spec.scale.to_bits()];
+    let params = vec![m, n_experts, spec.top, part.first, part.count, spec.scale.to_bits()];
     bind.launch(&mut list, "experts/route.wgsl", &values, params, m.into())?;
     Ok(list)
 }
@@ -198,8 +199,8 @@ pub enum SumResidual {
     InPlace,
 }
 
-/// The sum over the experts of each row. Input 0 is `[m, top, n]`, 1 (if any) the residual, `[m, n]`; output
-/// 0 is `[m, n]`.
+/// The sum over the experts of each row. Input 0 is `[m, top, n]`, 1 (if any) the residual, `[m, n]`, 2 the
+/// ids, `[m, top]`, of which [`NO_EXPERT`](fulmen_core::NO_EXPERT) adds nothing; output 0 is `[m, n]`.
 ///
 /// # Errors
 /// [`KernelError`] where something is larger than a binding.
@@ -219,6 +220,8 @@ pub fn expert_sum(
     let count = u32::try_from(elements).map_err(|_| invalid(OP, "more than 2^32 elements"))?;
     let mut bind = KernelBindings::new(OP, caps);
     bind.read("pairs", Role::Input(0), "f32", product(OP, "the results", &[elements, top.into(), 4])?)?;
+    let ids = product(OP, "the expert ids", &[m.into(), top.into(), 4])?;
+    bind.read("ids", Role::Input(2), "u32", ids)?;
     if residual == SumResidual::Operand {
         bind.read("residual", Role::Input(1), "f32", elements * 4)?;
     }

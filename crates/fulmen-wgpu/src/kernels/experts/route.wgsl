@@ -5,7 +5,8 @@
 //! ordered integers. In each of `top` rounds every thread finds the largest key of its part, and all threads
 //! the largest of those; equal keys by the lower id. One thread then computes the weights.
 //!
-//! **Bindings.** `logits` [m][experts]; `bias` [experts], if there is one; `weights` and `ids` [m][top].
+//! **Bindings.** `logits` [m][experts]; `bias` [experts], if there is one; `weights` and `ids` [m][top]:
+//! those among the `held` experts from `first` on, or `NO_EXPERT`.
 //!
 //! **Preconditions.** `top` is at most `threads`; workgroup memory holds the keys of `experts` experts,
 //! padded to a power of two.
@@ -15,6 +16,9 @@ struct Params {
     m: u32,
     experts: u32,
     top: u32,
+    // The experts that are here.
+    first: u32,
+    held: u32,
     // Bits of an f32.
     scale: u32,
 }
@@ -32,6 +36,8 @@ var<workgroup> partial_values: array<f32, {{threads}}>;
 var<workgroup> best_keys: array<u32, {{threads}}>;
 var<workgroup> best_ids: array<u32, {{threads}}>;
 var<workgroup> not_finite: atomic<u32>;
+
+const NO_EXPERT = 0xffffffffu;
 
 fn is_finite(x: f32) -> bool { return (bitcast<u32>(x) & 0x7f800000u) != 0x7f800000u; }
 
@@ -116,7 +122,9 @@ fn main(
         workgroupBarrier();
         if (thread == 0u) {
             keys[id] = 0u;
-            ids[to + slot] = select(id, slot, fails);
+            // Below `first` the difference wraps around.
+            let held = select(id, slot, fails) - params.first;
+            ids[to + slot] = select(NO_EXPERT, held, held < params.held);
             partial_values[slot] = score(logits[base + id], largest, sum);
         }
         workgroupBarrier();

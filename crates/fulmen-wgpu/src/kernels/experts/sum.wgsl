@@ -1,7 +1,7 @@
 //! The sum of the results of a row's experts, and the residual. Element-wise: one thread per element.
 //!
-//! **Bindings.** `pairs` [m][top][n]; `residual` [m][n], if there is one elsewhere; `out` [m][n], which holds
-//! the residual if `in_place`.
+//! **Bindings.** `pairs` [m][top][n]; `ids` [m][top], of which `NO_EXPERT` adds nothing; `residual` [m][n],
+//! if there is one elsewhere; `out` [m][n], which holds the residual if `in_place`.
 //!
 //! **Preconditions.** None.
 //!
@@ -11,6 +11,8 @@ struct Params {
     top: u32,
     elements: u32,
 }
+
+const NO_EXPERT = 0xffffffffu;
 
 @compute @workgroup_size({{threads}})
 fn main(
@@ -28,7 +30,10 @@ fn main(
 #else
     var v = 0.0;
 #endif
-    let start = at / params.n * params.top * params.n + at % params.n;
-    for (var slot = 0u; slot < params.top; slot++) { v += pairs[start + slot * params.n]; }
+    let first = at / params.n * params.top;
+    let column = at % params.n;
+    for (var pair = first; pair < first + params.top; pair++) {
+        if (ids[pair] != NO_EXPERT) { v += pairs[pair * params.n + column]; }
+    }
     out[at] = v;
 }

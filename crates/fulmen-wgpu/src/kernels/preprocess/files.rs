@@ -109,6 +109,8 @@ pub(super) static FILES: &[(&str, &str)] = embedded![
     "sample/weigh.wgsl",
     "storage/accessors.wgsl",
     "storage/lanes.wgsl",
+    "top_k/parts.wgsl",
+    "top_k/rows.wgsl",
     "transpose.wgsl",
     "workgroup/main_arguments.wgsl",
     "workgroup/main_init.wgsl",

@@ -10,9 +10,9 @@
 //! they fit. Weights are 64-bit fixed-point numbers, so the result is exact and independent of the
 //! device.
 //!
-//! **Bindings.** `logits` [m][n] f32; `states` [m] of 8 words (`SampleState`), whose step counter goes
-//! up; `keys` [m][parts] of launch 1; `bins` [m][bins] of launch 2, replaced by their running sums;
-//! `out` [m] tokens; `fault`.
+//! **Bindings.** `logits` [m][n] f32; `tokens` [m][n], if columns are not tokens; `states` [m] of 8 words
+//! (`SampleState`), whose step counter goes up; `keys` [m][parts] of launch 1; `bins` [m][bins] of launch 2,
+//! replaced by their running sums; `out` [m] tokens; `fault`.
 //!
 //! Loops of the form `for (var once = condition; once; once = false)` are conditionals that contain
 //! barriers: the shader compiler rejects a barrier inside an `if` whose condition it cannot prove
@@ -501,6 +501,9 @@ fn main(
         token = draw(at);
     }
     if (thread == 0u && invalid_state.x == 0u) {
+#if tokens
+        if (token != NO_TOKEN) { token = tokens[row_at + token]; }
+#endif
         out[row] = token;
         states[at + 6u] += 1u;
     }

@@ -27,13 +27,14 @@ const DRAW_BYTES: u32 = 40;
 
 /// Samples a token from each of `m` rows of `n` logits.
 ///
-/// Input 0 is the logits, `[m, n]`; output 0 the `m` tokens, output 1 one
+/// Input 0 is the logits, `[m, n]`, and with `tokens` input 1 the token of each; output 0 the `m` tokens,
+/// output 1 one
 /// [`SampleState`](fulmen_core::sampling::SampleState) for each row, whose step counter goes up, output 2 the
 /// [record of faults](super::fault). A row with an invalid state is reported and gets no token.
 ///
 /// # Errors
 /// [`KernelError`] where something is larger than a binding, or rows have no logits.
-pub fn sample(m: u32, n: u32, caps: &Caps) -> Result<LaunchList, KernelError> {
+pub fn sample(m: u32, n: u32, tokens: bool, caps: &Caps) -> Result<LaunchList, KernelError> {
     let mut list = LaunchList::default();
     if m == 0 {
         return Ok(list);
@@ -70,6 +71,9 @@ pub fn sample(m: u32, n: u32, caps: &Caps) -> Result<LaunchList, KernelError> {
 
     let mut bind = KernelBindings::new("sample draw", caps);
     bind.read("logits", Role::Input(0), "f32", logits)?;
+    if tokens {
+        bind.read("tokens", Role::Input(1), "u32", logits)?;
+    }
     bind.write("states", Role::Output(1), "u32", states)?;
     bind.read("keys", Role::Scratch(0), "vec2<u32>", keys)?;
     bind.write("bins", Role::Scratch(1), "u32", bins)?;
@@ -77,7 +81,7 @@ pub fn sample(m: u32, n: u32, caps: &Caps) -> Result<LaunchList, KernelError> {
     bind.write("fault", Role::Output(2), fault::ELEMENT, fault::FAULT_BYTES)?;
     let fitting = (caps.workgroup_memory.saturating_sub(64) / DRAW_BYTES).max(1);
     let threads = threads(1 << fitting.min(BINS).ilog2(), caps);
-    let values = values![threads, bins: BINS, own: BINS / threads, unroll: 8u32];
+    let values = values![threads, tokens, bins: BINS, own: BINS / threads, unroll: 8u32];
     bind.launch(&mut list, "sample/draw.wgsl", &values, vec![n, m, parts], m.into())?;
     Ok(list)
 }
