@@ -98,7 +98,7 @@ fn a_text_is_the_same_with_experts_on_the_cpu() {
     assert_eq!((code, &stdout), (Some(0), &expected), "{stderr}");
     assert!(stderr.contains("; the other experts are on the CPU\n"), "{stderr}");
     let (_, stderr, code) = tell(&mixture, "wgpu", &["--gpu-memory", "3MB"]);
-    assert!(code == Some(1) && stderr.contains("--cpu-experts auto leaves on the CPU"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("--cpu-experts auto leaves experts on the CPU"), "{stderr}");
 
     let refused = |model: &str, device: &str, more: &[&str], expected: &str| {
         let (_, stderr, code) = tell(model, device, more);

@@ -40,9 +40,7 @@ pub(crate) fn options(error: &ModelError, leaves: Leaves) -> String {
     let leaves = match leaves {
         Leaves::Nothing => "",
         Leaves::Layers => "; --gpu-layers auto leaves on the CPU what does not fit",
-        Leaves::Experts => {
-            "; --cpu-experts auto leaves experts that do not fit on the CPU, --gpu-layers auto whole layers"
-        }
+        Leaves::Experts => "; --cpu-experts auto leaves experts on the CPU, --gpu-layers auto whole layers",
     };
     format!("{smaller}{leaves}")
 }

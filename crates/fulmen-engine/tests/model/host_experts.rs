@@ -1,6 +1,7 @@
 //! Experts of a mixture on the CPU and everything else on another device: the logits and tokens of one
 //! device.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,8 +9,8 @@ use fulmen_core::{BackendError, DType};
 use fulmen_cpu::CpuDispatcher;
 use fulmen_engine::generation::ProfileRow;
 use fulmen_engine::{
-    Device, EngineOptions, Event, ExpertFit, FitFor, LoadOptions, Model, Request, Sampling, SamplingParams,
-    Session, SessionOptions, fit_experts, limit_memory,
+    Device, EngineOptions, Event, ExpertFit, FitFor, LoadOptions, LoadProgress, Model, Request, Sampling,
+    SamplingParams, Session, SessionOptions, fit_experts, limit_memory,
 };
 use fulmen_model::ModelError;
 use fulmen_model::gguf::GgufFile;
@@ -143,6 +144,31 @@ fn what_is_on_the_host_is_not_on_the_device() {
         let on_host = experts(mixtures.start..mixtures.start + count);
         assert_eq!(model.host_weight_bytes(), on_host);
         assert_eq!((model.stage_weight_bytes(), model.weight_bytes()), (vec![all - on_host], all));
+    }
+}
+
+#[test]
+fn loading_tells_of_both_sides_and_can_be_ended() {
+    let tiny = Arc::new(tiny());
+    for check_weights in [false, true] {
+        let load = |most: usize| {
+            let mut told = Vec::new();
+            let mut progress = |progress: LoadProgress| {
+                told.push(progress);
+                if told.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            };
+            let progress: Option<&mut dyn FnMut(LoadProgress) -> ControlFlow<()>> = Some(&mut progress);
+            let options = LoadOptions { session: SESSION, check_weights, progress };
+            let loaded = Model::from_source_experts_on(tiny.clone(), cpu(), (cpu(), 3), options);
+            (loaded, told)
+        };
+        let (model, told) = load(usize::MAX);
+        let bytes = model.unwrap().weight_bytes() * if check_weights { 2 } else { 1 };
+        assert!(told.is_sorted_by_key(|progress| progress.done), "{told:?}");
+        assert_eq!(told.last(), Some(&LoadProgress { done: bytes, total: bytes }));
+        for most in [1, told.len() / 2, told.len()] {
+            assert!(matches!(load(most).0, Err(ModelError::Cancelled)), "{most} of {}", told.len());
+        }
     }
 }
 
