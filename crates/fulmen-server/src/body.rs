@@ -47,6 +47,11 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
 
 /// JSON, or what `curl -d` says of JSON. A page of another origin may send other types without asking.
 fn check_type(request: &Request) -> Result<(), ApiError> {
+    let encoding = request.headers().get(header::CONTENT_ENCODING);
+    if let Some(encoding) = encoding.filter(|encoding| *encoding != "identity") {
+        let message = format!("content-encoding: bodies are not compressed here, got {encoding:?}");
+        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
     let Some(value) = request.headers().get(header::CONTENT_TYPE) else { return Ok(()) };
     let text = value.to_str().unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
     let json = text == "application/json" || text.ends_with("+json");

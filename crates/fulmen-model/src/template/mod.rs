@@ -30,6 +30,7 @@ mod pythonic;
 mod tool_format;
 mod tool_grammar;
 mod tools;
+mod turns;
 
 use std::time::SystemTime;
 
@@ -218,6 +219,9 @@ impl ChatTemplate {
     /// The tokens and the text of a conversation with tools that may be called, and what divides the answer
     /// into thoughts, text and calls. A template that knows no tools tells the model of them in the system
     /// prompt. A `constrained` answer must match a grammar from its first token on: it has no thoughts.
+    ///
+    /// Where a template refuses a conversation, or leaves out a system message, it is given in another form:
+    /// system messages become one, or a part of the user's messages, as do neighbours of one role.
     pub fn prompt_with_tools(
         &self,
         tokenizer: &Tokenizer,
@@ -234,7 +238,8 @@ impl ChatTemplate {
         if self.channels {
             name_thoughts(&mut messages);
         }
-        let mut prompt = self.prompt(tokenizer, &messages, &options)?;
+        let prompt = |messages: &[Message]| self.prompt(tokenizer, messages, &options);
+        let mut prompt = turns::rendered(&messages, prompt, |prompt| &prompt.text)?;
         if self.channels {
             if constrained {
                 prompt.text.push_str(harmony::FINAL);

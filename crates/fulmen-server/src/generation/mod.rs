@@ -6,7 +6,6 @@ mod embed;
 mod params;
 mod prompt;
 mod stream;
-mod turns;
 
 pub(crate) use choice::{EndReason, Ending, Output, Piece, TokenLogprob, TokenUsage};
 pub(crate) use choices::{Answer, Choices};

@@ -7,7 +7,6 @@ use fulmen_model::template::{AnswerParser, ChatOptions, ChatTemplate, Message, T
 use fulmen_model::tokenizer::Special;
 use serde_json::Value;
 
-use super::turns;
 use crate::error::ApiError;
 use crate::registry::Lease;
 use crate::served::{Grammar, ServedModel};
@@ -168,12 +167,9 @@ impl ChatInput {
         let options =
             ChatOptions { thinking: self.thinking, variables: self.variables, ..ChatOptions::default() };
         let tokenizer = model.tokenizer();
-        let (tokens, parser) = turns::rendered(self.messages, |messages| {
-            let (prompt, parser) =
-                template.prompt_with_tools(tokenizer, messages, tools, options.clone(), constrained)?;
-            Ok((prompt.text, (prompt.tokens, parser)))
-        })?;
-        Ok(Prompt { tokens, parser, one_call: !self.several_calls })
+        let (prompt, parser) =
+            template.prompt_with_tools(tokenizer, self.messages, tools, options, constrained)?;
+        Ok(Prompt { tokens: prompt.tokens, parser, one_call: !self.several_calls })
     }
 
     /// A model without a template was not trained for conversations: it continues the text of the messages.

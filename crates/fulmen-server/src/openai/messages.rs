@@ -27,7 +27,7 @@ pub(crate) fn text_of(content: Option<Content>, param: &str) -> Result<String, A
                 if ["text", "input_text", "output_text", "reasoning_text", "refusal"]
                     .contains(&part.kind.as_str())
                 {
-                    no_others(&part.others, &["annotations", "logprobs"], param)?;
+                    no_others(&part.others, &["annotations", "logprobs", "cache_control"], param)?;
                 }
                 match (part.kind.as_str(), part.text, part.refusal) {
                     ("text" | "input_text" | "output_text" | "reasoning_text", Some(text), _) => {

@@ -175,6 +175,11 @@ pub(crate) fn refuse_unsupported(request: &ResponsesRequest) -> Result<(), ApiEr
             "nothing is added",
         ),
         (
+            "top_logprobs",
+            request.top_logprobs.is_some_and(|top| top != 0),
+            "/v1/chat/completions has log-probabilities",
+        ),
+        (
             "truncation",
             request.truncation.as_deref().is_some_and(|mode| mode != "disabled"),
             "conversations are not cut",

@@ -51,6 +51,8 @@ pub(crate) struct ResponsesRequest {
     pub(crate) prompt_cache_retention: Option<String>,
     /// Accepted; prefixes are always cached.
     pub(crate) prompt_cache_options: Option<Value>,
+    /// Not supported: log-probabilities are in chat completions.
+    pub(crate) top_logprobs: Option<i64>,
     /// Accepted: it limits the calls of built-in tools, of which there are none.
     pub(crate) max_tool_calls: Option<i64>,
     /// Accepted; has no effect.

@@ -147,4 +147,9 @@ fn wrong_paths_methods_and_types_have_their_status() {
     assert_eq!(plain.status, 415);
     let form = text.replace("application/json", "application/x-www-form-urlencoded");
     assert_eq!(send(server.address, form.as_bytes()).status, 200);
+    let compressed = send(server.address, &request("POST", PATH, &[("content-encoding", "gzip")], BODY));
+    assert_eq!(compressed.status, 415);
+    assert!(compressed.error().contains("content-encoding"), "{}", compressed.error());
+    let identity = request("POST", PATH, &[("content-encoding", "identity")], BODY);
+    assert_eq!(send(server.address, &identity).status, 200);
 }

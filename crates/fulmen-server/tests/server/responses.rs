@@ -202,6 +202,7 @@ fn what_is_not_supported_is_refused() {
         (json!({ "truncation": "auto" }), "truncation"),
         (json!({ "background": true }), "background"),
         (json!({ "include": ["x"] }), "include"),
+        (json!({ "top_logprobs": 2 }), "top_logprobs"),
         (json!({ "include": ["reasoning.encrypted_content", "x"] }), "include"),
         (json!({ "reasoning": { "summary": "detailed" } }), "reasoning.summary"),
         (json!({ "tools": [{ "type": "web_search" }] }), "tools"),

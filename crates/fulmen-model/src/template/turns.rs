@@ -8,7 +8,7 @@
 //!    messages around them.
 //! 2. If the template has no system messages, their text stands before that of the first user message.
 
-use fulmen_model::template::{Message, TemplateError};
+use super::{Message, TemplateError};
 
 /// Between texts that become one message.
 const BREAK: &str = "\n\n";
@@ -16,24 +16,28 @@ const BREAK: &str = "\n\n";
 /// System messages that are looked for at most: each costs a rendering.
 const MOST_CHECKED: usize = 8;
 
-/// What `render` makes of a conversation in the first form that it takes. It gives its result with the text
-/// of the prompt.
+/// What `render` makes of a conversation in the first form that it takes. `text` is the text of its result.
 pub(super) fn rendered<T>(
-    messages: Vec<Message>,
-    render: impl Fn(Vec<Message>) -> Result<(String, T), TemplateError>,
+    messages: &[Message],
+    render: impl Fn(&[Message]) -> Result<T, TemplateError>,
+    text: impl Fn(&T) -> &str,
 ) -> Result<T, TemplateError> {
-    let given = match render(messages.clone()) {
-        Ok((text, rendered)) if !leaves_out(&messages, &text, &render) => return Ok(rendered),
-        given => given.map(|(_, rendered)| rendered),
+    let leaves_out = |messages: &[Message], rendered: &T| {
+        let others = |others: &[Message]| render(others).map(|other| text(&other).to_owned());
+        leaves_out(messages, text(rendered), others)
     };
-    let gathered = gathered(&messages);
+    let given = match render(messages) {
+        Ok(rendered) if !leaves_out(messages, &rendered) => return Ok(rendered),
+        given => given,
+    };
+    let gathered = gathered(messages);
     let without_system = without_system(&gathered);
     for form in [gathered, without_system] {
         if form == messages {
             continue;
         }
-        if let Ok((text, rendered)) = render(form.clone())
-            && !leaves_out(&form, &text, &render)
+        if let Ok(rendered) = render(&form)
+            && !leaves_out(&form, &rendered)
         {
             return Ok(rendered);
         }
@@ -43,17 +47,17 @@ pub(super) fn rendered<T>(
 
 /// Whether a system message is not in the text that was made of a conversation. Templates change some texts:
 /// only one without which the text would be the same is left out.
-fn leaves_out<T>(
+fn leaves_out(
     messages: &[Message],
     text: &str,
-    render: &impl Fn(Vec<Message>) -> Result<(String, T), TemplateError>,
+    render: impl Fn(&[Message]) -> Result<String, TemplateError>,
 ) -> bool {
     let missing =
         |&(_, message): &(usize, &Message)| is_system(message) && !text.contains(message.content.trim());
     messages.iter().enumerate().filter(missing).take(MOST_CHECKED).any(|(at, _)| {
         let mut others = messages.to_vec();
         others.remove(at);
-        render(others).is_ok_and(|(other, _)| other == text)
+        render(&others).is_ok_and(|other| other == text)
     })
 }
 
@@ -79,7 +83,8 @@ fn gathered(messages: &[Message]) -> Vec<Message> {
 
 /// Whether a message can become part of the one before it. Calls and results of tools stay what they are.
 fn joins(last: &Message, next: &Message) -> bool {
-    last.role == next.role && last.role != "tool" && last.fields.is_empty() && next.fields.is_empty()
+    let joined = last.fields.is_empty() || is_system(last);
+    last.role == next.role && last.role != "tool" && joined && next.fields.is_empty()
 }
 
 /// The same with the system message as the beginning of the first user message.
@@ -98,16 +103,14 @@ fn without_system(gathered: &[Message]) -> Vec<Message> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fulmen_model::template::{ChatOptions, ChatTemplate};
+    use crate::template::{ChatOptions, ChatTemplate, ToolSpec};
+    use serde_json::json;
 
     fn prompt(template: &str, messages: &[(&str, &str)]) -> Result<String, TemplateError> {
         let template = ChatTemplate::new(template).unwrap();
-        let messages = messages.iter().map(|&(role, text)| Message::new(role, text)).collect();
+        let messages: Vec<_> = messages.iter().map(|&(role, text)| Message::new(role, text)).collect();
         let options = ChatOptions { add_generation_prompt: false, ..ChatOptions::default() };
-        rendered(messages, |messages| {
-            let text = template.render(&messages, &options)?;
-            Ok((text.clone(), text))
-        })
+        rendered(&messages, |messages| template.render(messages, &options), String::as_str)
     }
 
     /// Takes any role.
@@ -166,6 +169,28 @@ mod tests {
             "{% for m in messages %}[{{ m.role }}]{{ m.content | replace('/think', '') }}{% endfor %}";
         let text = prompt(flags, &[("system", "/think twice"), ("user", "hello")]).unwrap();
         assert_eq!(text, "[system] twice[user]hello");
+    }
+
+    /// Models without tools are told of them by a system message, and of results by messages of the user.
+    #[test]
+    fn tools_reach_templates_without_system_messages() {
+        let tokenizer = crate::template::tests::tokenizer();
+        let template = ChatTemplate::new(NO_SYSTEM).unwrap();
+        let tool = ToolSpec::new("time".to_owned(), None, None).unwrap();
+        let call = json!([{ "id": "c", "function": { "name": "time", "arguments": {} } }]);
+        let fields = vec![("tool_calls".to_owned(), call)];
+        let messages = vec![
+            Message::user("Time?"),
+            Message { fields, ..Message::assistant("") },
+            Message::new("tool", "12:00"),
+            Message::user("And now?"),
+        ];
+        let options = ChatOptions::default();
+        let (prompt, _) = template.prompt_with_tools(&tokenizer, messages, &[tool], options, false).unwrap();
+        let text = prompt.text;
+        assert!(text.starts_with("[user]You may call functions."), "{text}");
+        assert_eq!(text.matches("[user]").count(), 2, "{text}");
+        assert!(text.contains("Time?") && text.ends_with("And now?"), "{text}");
     }
 
     #[test]
