@@ -9,8 +9,9 @@ use fulmen_model::ModelError;
 use fulmen_model::arch::{Config, GraphSpec};
 use fulmen_model::source::ModelSource;
 
-/// Templates that are kept. A session has at most eleven; an engine has some for each kind of edits to logits
-/// and of outputs beside tokens; those with other caches have their own.
+/// Templates that are kept. A session has at most eleven, and fifteen on ranks, which draw from candidates;
+/// an engine has some for each kind of edits to logits and of outputs beside tokens; those with other caches
+/// have their own.
 const MAX_TEMPLATES: usize = 64;
 
 /// The fused graphs of one model for one device.

@@ -6,6 +6,7 @@ use fulmen_core::{DType, PlanOptions};
 use fulmen_engine::{Device, EngineOptions, Model, Request, Sampling, SamplingParams, TensorParallel};
 use fulmen_model::arch::{Config, GraphSpec, Sharding, Step};
 use fulmen_model::source::ModelSource;
+use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_wgpu::WgpuDispatcher;
 
 use super::scenario::{answers, driver};
@@ -141,4 +142,19 @@ fn experts_that_do_not_divide_either_are_refused() {
     let few = refused(TinyShape { experts: Some((8, 3)), ..BY_EXPERT }, 4);
     assert!(few.contains("are not possible: 2 of 8 for each rank, where a row has 3"), "{few}");
     assert!(few.ends_with("possible numbers of ranks: 1, 2"), "{few}");
+}
+
+/// The experts of Qwen3-30B-A3B are 768 wide: three blocks of Q4_K, whose columns no number of ranks divides.
+#[test]
+fn qwen3_30b_a3b_divides_in_blocks_of_256() {
+    let shape = ModelShape { layers: 1, ..ModelShape::preset("qwen3-30b-a3b").unwrap() };
+    let source = Synth::new(shape, "Q4_K_M".parse().unwrap(), 1).source().unwrap();
+    let config = Config::read(&source).unwrap();
+    assert_eq!(Sharding::possible(&config, &source), [1, 2, 4, 8, 16]);
+    let sharding = Sharding::new(&config, &source, 2).unwrap();
+    assert_eq!(sharding.config(1).shard.unwrap().experts, Some(64));
+    let all: u64 = source.tensors().iter().map(|info| info.bytes() as u64).sum();
+    // But for norms and the router, and KV heads that ranks share, a rank has its part of everything.
+    assert!(sharding.rank_bytes(&source) < all / 2 + (2 << 20), "{} of {all}", sharding.rank_bytes(&source));
+    assert!(Sharding::new(&config, &source, 16).unwrap().rank_bytes(&source) < all / 16 + (2 << 20));
 }
