@@ -128,7 +128,12 @@ fn string(text: &str, quote: char) -> Result<Step, Unread> {
                 value.push_str(&escaped);
                 rest = &rest[length..];
             }
-            Some(None) => return Err(Unread::Other),
+            Some(None) if value.is_empty() => return Err(Unread::Other),
+            // What is before an escape that is none has been passed on, however the text was cut.
+            Some(None) => {
+                let (json, bytes) = (string_part(&value), text.len() - rest.len());
+                return Ok(Step::Read { json, bytes, next: Place::Text { quote } });
+            }
             // Nothing more, or an escape that is not complete.
             None => {
                 let (json, bytes) = (string_part(&value), text.len() - rest.len());

@@ -330,6 +330,13 @@ pub(super) const ROWS: &[Row] = &[
         &[("get_time", "{}"), ("get_weather", r#"{"city":"Oslo"}"#)],
     ),
     row(
+        "OLMo 3, no such escape",
+        ToolFormat::Olmo3,
+        "<function_calls>get_weather(city=\"Os\\ud800lo\")</function_calls>",
+        "<function_calls>get_weather(city=\"Os\\ud800lo\")</function_calls>",
+        &[],
+    ),
+    row(
         "OLMo 3, unfinished",
         ToolFormat::Olmo3,
         "<function_calls>\nget_weather(city=\"Par",
