@@ -23,7 +23,7 @@ pub(crate) struct NodeOptions {
     /// every layer on its GPUs, with NCCL. All are started with the same model and options; node 0 answers
     /// requests.
     #[arg(long, value_name = "COUNT", requires = "rendezvous")]
-    #[arg(conflicts_with_all = ["gpu_layers", "cpu_experts", "gpu_memory", "models_file"])]
+    #[arg(conflicts_with_all = ["gpu_layers", "cpu_experts", "gpu_memory"])]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=64))]
     nodes: Option<u32>,
 

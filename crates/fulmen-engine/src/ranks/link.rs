@@ -26,10 +26,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A link over a connection on which nothing is under way.
-    pub(crate) fn new(stream: TcpStream) -> io::Result<Link> {
+    /// A link over a connection on which nothing is under way. Nothing waits longer than the time-out for the
+    /// other end to take a message.
+    pub(crate) fn new(stream: TcpStream, timeout: Duration) -> io::Result<Link> {
         stream.set_nonblocking(false)?;
-        stream.set_write_timeout(None)?;
+        stream.set_write_timeout(Some(timeout))?;
         // A step waits for its messages.
         stream.set_nodelay(true)?;
         Ok(Link { stream, sending: Mutex::new(()), closed: AtomicBool::new(false) })

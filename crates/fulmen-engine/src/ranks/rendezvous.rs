@@ -164,7 +164,7 @@ impl Met {
         let Met { first_rank, ranks, peers, .. } = self;
         let mut nodes = Vec::new();
         for Peer { node, first_rank: first_of_node, stream } in peers {
-            let link = Link::new(stream)?;
+            let link = Link::new(stream, timeout)?;
             if first_rank > 0 {
                 return Ok(OtherNodes::Leader(Arc::new(link)));
             }
