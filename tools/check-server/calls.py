@@ -49,6 +49,13 @@ listed = {"mode": "required", "tools": [{"type": "function", "function": {"name"
 only = {"type": "allowed_tools", "allowed_tools": listed}
 allowed = client.chat.completions.create(**options, tool_choice=only).choices[0].message.tool_calls
 check("only an allowed tool is called", [call.function.name for call in allowed] == ["get_time"], allowed)
+form = {"type": "json_schema", "json_schema": {"name": "warm", "schema": {
+    "type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"],
+    "additionalProperties": False}}}
+either = client.chat.completions.create(**options, response_format=form).choices[0].message
+called = [call.function.name in ("get_weather", "get_time") for call in either.tool_calls or []]
+valid = all(called) if called else isinstance(json.loads(either.content)["warm"], bool)
+check("an answer is a call or has its format", valid, either)
 parts = list(client.chat.completions.create(**options, tool_choice=named, stream=True))
 streamed = [c for part in parts for choice in part.choices for c in choice.delta.tool_calls or []]
 text = "".join(c.function.arguments or "" for c in streamed)

@@ -55,6 +55,28 @@ impl ToolFormat {
         Some(grammar.rules)
     }
 
+    /// The grammar of an answer that is at least one call, as in
+    /// [`calls_grammar`](ToolFormat::calls_grammar), or JSON of a schema.
+    ///
+    /// `None` for parameters whose names the tags of a format cannot hold, and for the harmony format: a call
+    /// and an answer are messages of different channels.
+    pub fn calls_or_json_grammar(
+        self,
+        tools: &[ToolSpec],
+        schema: &Value,
+        several: bool,
+        tokenizer: &Tokenizer,
+    ) -> Option<String> {
+        if self == ToolFormat::Harmony {
+            return None;
+        }
+        let calls = self.calls_grammar(tools, several, tokenizer)?;
+        let mut grammar = Grammar { tokenizer, rules: calls.replacen("start:", "calls:", 1) };
+        grammar.rule("start", "calls | json_answer");
+        grammar.json("json_answer", &with_definitions(schema, schema));
+        Some(grammar.rules)
+    }
+
     /// The grammar of an answer in which tools may be called: thoughts and text are free, calls are as in
     /// [`calls_grammar`](ToolFormat::calls_grammar). Tools that are not strict have any arguments.
     ///

@@ -49,6 +49,7 @@ impl Parts {
             several_calls: one_call != Some(true),
             thinking: thinking(self.thinking)?,
             variables: effort(self.effort)?.into_iter().collect(),
+            has_format: false,
         })
     }
 }

@@ -40,7 +40,7 @@ pub(crate) async fn create(
         effort: request.output_config.as_mut().and_then(|config| config.effort.take()),
         context_management: request.context_management,
     };
-    let input = input.chat_input(limits.tools)?;
+    let mut input = input.chat_input(limits.tools)?;
     let format = grammar(request.output_config)?.map(|grammar| ("output_config.format", grammar));
     let fields = SamplingFields {
         temperature: request.temperature,

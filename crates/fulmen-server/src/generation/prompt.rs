@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fulmen_engine::RequestError;
 use fulmen_model::template::{AnswerParser, ChatOptions, ChatTemplate, Message, ToolChoice, ToolSpec};
 use fulmen_model::tokenizer::Special;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::registry::Lease;
@@ -60,6 +60,8 @@ pub(crate) struct ChatInput {
     pub(crate) thinking: Option<bool>,
     /// Further variables of the template.
     pub(crate) variables: Vec<(String, Value)>,
+    /// Whether the answer has a format; set by [`constraint`](ChatInput::constraint).
+    pub(crate) has_format: bool,
 }
 
 /// The field of a request that asks for a grammar, and the grammar.
@@ -67,9 +69,9 @@ type AskedGrammar = (&'static str, Grammar);
 
 impl ChatInput {
     /// The grammar of the answer and the field that asks for it: that of a required call or of calls to
-    /// strict tools, or `format`. A grammar begins with the first token, so there is none of both.
+    /// strict tools, or `format`, or of either calls or `format` where tools may be called.
     pub(crate) fn constraint(
-        &self,
+        &mut self,
         model: &dyn ServedModel,
         format: Option<AskedGrammar>,
     ) -> Result<Option<AskedGrammar>, ApiError> {
@@ -78,17 +80,33 @@ impl ChatInput {
             let grammar = if required.is_some() { required } else { self.strict_calls(model)? };
             return Ok(grammar.map(|grammar| ("tools", grammar)));
         };
-        let together = |what| {
-            let message = format!("{param} together with {what}: the answer would have to be both");
-            Err(ApiError::field(param, message))
-        };
+        self.has_format = true;
         if required.is_some() {
-            return together("a required tool_choice");
+            return Err(together(param, "a required tool_choice"));
         }
-        if self.may_call() {
-            return together("tools that may be called (a tool_choice of none allows it)");
-        }
-        Ok(Some((param, format)))
+        let grammar = if self.may_call() { self.calls_or(model, param, format)? } else { format };
+        Ok(Some((param, grammar)))
+    }
+
+    /// The grammar of an answer that calls tools or has a format.
+    fn calls_or(
+        &self,
+        model: &dyn ServedModel,
+        param: &'static str,
+        format: Grammar,
+    ) -> Result<Grammar, ApiError> {
+        let schema = match format {
+            Grammar::JsonObject => json!({ "type": "object" }),
+            Grammar::JsonSchema(schema) => schema,
+            Grammar::Lark(_) | Grammar::Regex(_) => {
+                return Err(together(param, "tools that may be called: only JSON can be chosen instead"));
+            }
+        };
+        let format = model.chat_template().ok_or_else(no_tools)?.tool_format().unwrap_or_default();
+        let grammar =
+            format.calls_or_json_grammar(&self.tools, &schema, self.several_calls, model.tokenizer());
+        let what = "tools that this model may call (a tool_choice of none allows it)";
+        grammar.map(Grammar::Lark).ok_or_else(|| together(param, what))
     }
 
     /// Whether the model decides whether it calls tools.
@@ -145,7 +163,8 @@ impl ChatInput {
     pub(crate) async fn prompt(mut self, lease: &Lease, constrained: bool) -> Result<Prompt, ApiError> {
         let channels = lease.chat_template().is_some_and(ChatTemplate::has_channels);
         let required = self.tool_choice.required(&self.tools).is_some();
-        let constrained = constrained && !self.may_call() && !(channels && required);
+        let free = self.may_call() || (channels && required);
+        let constrained = constrained && (self.has_format || !free);
         if constrained {
             self.thinking = Some(false);
         }
@@ -180,6 +199,12 @@ impl ChatInput {
         let texts: Vec<&str> = self.messages.iter().map(|message| message.content.as_str()).collect();
         Ok(Prompt::tokens(model.tokenizer().encode_prompt(&texts.join("\n"), Special::AsText)))
     }
+}
+
+/// What excludes a format.
+fn together(param: &'static str, what: &str) -> ApiError {
+    let message = format!("{param} together with {what}: the answer would have to be both");
+    ApiError::field(param, message)
 }
 
 fn no_tools() -> ApiError {

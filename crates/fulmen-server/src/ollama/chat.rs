@@ -42,7 +42,7 @@ pub(crate) async fn create(
     let limits = &app.options.limits;
     let messages = request.messages.0.into_iter().enumerate();
     let (thinking, effort) = Think::read(request.think.as_ref())?;
-    let input = ChatInput {
+    let mut input = ChatInput {
         messages: messages
             .map(|(index, message)| template_message(index, message))
             .collect::<Result<_, _>>()?,

@@ -36,7 +36,7 @@ pub(crate) async fn create(
     {
         return Err(ApiError::unsupported("chat_template_kwargs", "this model has no chat template"));
     }
-    let input = chat_input(&mut request, limits.tools)?;
+    let mut input = chat_input(&mut request, limits.tools)?;
     let mut fields = sampling_fields(&mut request)?;
     fields.grammar = input.constraint(&*lease, fields.grammar.take())?;
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;

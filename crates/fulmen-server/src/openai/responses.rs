@@ -32,7 +32,7 @@ pub(crate) async fn create(
     let namespaces = Namespaces::of(request.tools.as_deref());
     let lease = app.registry.acquire(request.model.as_deref()).await?;
     let limits = &app.options.limits;
-    let input = chat_input(&mut request, limits.tools)?;
+    let mut input = chat_input(&mut request, limits.tools)?;
     let format = grammar(request.text.take())?.map(|grammar| ("text.format", grammar));
     let fields = SamplingFields {
         temperature: request.temperature,

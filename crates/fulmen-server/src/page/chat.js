@@ -18,6 +18,16 @@ const store = (name, value) => {
   }
 };
 
+// What of the conversations is in the browser, as text.
+const kept = () => {
+  try {
+    return localStorage.getItem("fulmen.conversations");
+  } catch {
+    return null;
+  }
+};
+
+let known = kept();
 let conversations = stored("conversations", []);
 let current = conversations.find((c) => c.id === stored("current", null)) || null;
 let settings = stored("settings", {});
@@ -35,6 +45,7 @@ function say(text) {
 
 function save() {
   store("conversations", conversations);
+  known = kept();
   store("current", current && current.id);
 }
 
@@ -72,8 +83,11 @@ function drawConversations() {
   element("conversations").replaceChildren(...items);
 }
 
-// Another tab has changed the conversations. What is being written or edited here stays as it is here.
+// Another tab has changed the conversations. What is being written or edited here stays as it is here. After
+// a reload, the page also hears of what it has saved itself.
 function takeOthers() {
+  if (kept() === known) return;
+  known = kept();
   const busy = running || editing;
   conversations = stored("conversations", []);
   const at = conversations.findIndex(({ id }) => id === current?.id);

@@ -155,9 +155,10 @@ fn thoughts_are_apart_from_the_answer() {
 #[test]
 fn messages_become_the_prompt() {
     let server = start(scripted(&["x"]));
+    let cached = json!({ "type": "ephemeral" });
     let parts = json!([
-        { "type": "text", "text": "One ", "cache_control": { "type": "ephemeral" } },
-        { "type": "text", "text": "two" }
+        { "type": "text", "text": "One ", "cache_control": cached },
+        { "type": "text", "text": "two" },
     ]);
     let messages = json!([
         { "role": "developer", "content": "Be brief." },

@@ -106,7 +106,7 @@ fn one_call_is_all_if_the_client_says_so() {
 
 /// A grammar begins with the first token: an answer is a call or has a format, and nothing is left out.
 #[test]
-fn formats_and_calls_exclude_each_other() {
+fn formats_and_required_calls_exclude_each_other() {
     let server = start(TestModel { constrained: true, ..TestModel::default() });
     let messages = json!([{ "role": "user", "content": "x" }]);
     let schema = json!({ "type": "object" });
@@ -139,14 +139,19 @@ fn formats_and_calls_exclude_each_other() {
         ];
         for (path, field, body) in cases {
             let reply = server.post(path, &body);
+            if choice == "auto" {
+                assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+                continue;
+            }
             assert_eq!(reply.status, 400, "{path} {choice}: {}", reply.text());
             let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
             assert!(message.contains(field) && message.contains("tool"), "{path} {choice}: {message}");
         }
     }
-    let body = json!({ "model": "test", "messages": messages, "tools": openai_tools(), "format": "json" });
-    let reply = server.post("/api/chat", &body);
-    assert_eq!(reply.status, 400, "{}", reply.text());
+    let pattern = json!({ "type": "regex", "pattern": "a*" });
+    let body = json!({ "messages": messages, "tools": openai_tools(), "response_format": pattern });
+    let reply = server.post("/v1/chat/completions", &body);
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("response_format")));
     // Each is checked, also where the other one counts.
     let config = json!({ "effort": "huge" });
     let body = json!({ "model": "test", "max_tokens": 9, "messages": messages, "output_config": config,
@@ -157,6 +162,51 @@ fn formats_and_calls_exclude_each_other() {
     let body = json!({ "messages": messages, "tools": openai_tools(), "tool_choice": "none",
         "response_format": response, "max_tokens": 9 });
     server.ok("/v1/chat/completions", &body);
+}
+
+/// The device writes random tokens: it calls a tool or gives an answer of the format, and nothing else.
+#[test]
+fn an_answer_calls_tools_or_has_its_format() {
+    let server = start(TestModel { constrained: true, ..TestModel::default() });
+    let schema = |name: &str| {
+        json!({ "type": "object", "properties": { name: { "type": "boolean" } }, "required": [name],
+            "additionalProperties": false })
+    };
+    let tool = json!({ "name": "weather", "parameters": schema("rain") });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema("sun") } });
+    let ask = |seed: u64| {
+        json!({ "messages": [{ "role": "user", "content": "x" }], "seed": seed, "max_tokens": 400,
+            "tools": [{ "type": "function", "function": tool }], "parallel_tool_calls": false,
+            "response_format": format })
+    };
+    let (mut calls, mut answers) = (0, 0);
+    for seed in 0..60 {
+        let choice = server.ok("/v1/chat/completions", &ask(seed))["choices"][0].clone();
+        let message = &choice["message"];
+        match choice["finish_reason"].as_str() {
+            Some("tool_calls") => {
+                let text = message["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+                assert!(serde_json::from_str::<Value>(text).unwrap()["rain"].is_boolean(), "{choice}");
+                calls += 1;
+            }
+            Some("stop") => {
+                let text = message["content"].as_str().unwrap();
+                assert!(serde_json::from_str::<Value>(text).unwrap()["sun"].is_boolean(), "{choice}");
+                answers += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(calls > 0 && answers > 0, "{calls} calls and {answers} answers");
+    let messages = json!([{ "role": "user", "content": "x" }]);
+    let ollama = json!({ "model": "test", "messages": messages, "tools": openai_tools(), "format": "json",
+        "stream": false, "options": { "num_predict": 9 } });
+    server.ok("/api/chat", &ollama);
+    // A wrong schema is the format's error.
+    let mut wrong = ask(0);
+    wrong["response_format"]["json_schema"]["schema"] = json!({ "type": "objekt" });
+    let reply = server.post("/v1/chat/completions", &wrong);
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("response_format")));
 }
 
 #[test]
@@ -421,5 +471,19 @@ fn required_calls_are_kept_in_every_family() {
             assert!(arguments["unit"] == "c" || arguments["unit"] == "f", "{marks}: {arguments}");
             assert!(choice == json!("required") || function["name"] == "weather", "{marks}");
         }
+        // Where the model decides, an answer is a call or has the format.
+        let body = json!({
+            "messages": [{ "role": "user", "content": "Rain?" }], "seed": 1, "max_tokens": 400,
+            "tools": [tool("weather")], "parallel_tool_calls": false,
+            "response_format": { "type": "json_schema", "json_schema": { "name": "a", "schema": schema } },
+        });
+        let answered = server.ok("/v1/chat/completions", &body)["choices"][0].clone();
+        let message = &answered["message"];
+        let text = match answered["finish_reason"].as_str() {
+            Some("tool_calls") => &message["tool_calls"][0]["function"]["arguments"],
+            _ => &message["content"],
+        };
+        let json: Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+        assert!(json["rain"].is_boolean() && json["unit"].is_string(), "{marks}: {answered}");
     }
 }
