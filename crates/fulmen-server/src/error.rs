@@ -186,7 +186,7 @@ impl From<RequestError> for ApiError {
             RequestError::EmptyPrompt | RequestError::Limit { .. } | RequestError::Token { .. } => {
                 ApiError::invalid(message)
             }
-            // Agents look for these words, and shorten the conversation.
+            // Coding tools look for these words, and shorten the conversation.
             RequestError::PromptTooLong { prompt, context } => ApiError::invalid(format!(
                 "prompt is too long: {prompt} tokens > {} maximum, in a context of {context}",
                 context.saturating_sub(1)

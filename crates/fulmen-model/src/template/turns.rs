@@ -1,7 +1,7 @@
 //! Conversations whose form a chat template does not take.
 //!
-//! Agents write several system messages, some of them between others, and several messages of one role in a
-//! row. Many templates raise an error for that, or leave out such a message without a word. A conversation is
+//! Coding tools write several system messages, some of them between others, and several messages of one role
+//! in a row. Many templates raise an error for that, or leave out such a message without a word. A conversation is
 //! rendered as it is wherever the template takes it; else its texts are moved, and none of them is lost:
 //!
 //! 1. Leading system messages become one, later ones and neighbours of the same role are part of the user's
@@ -127,7 +127,7 @@ mod tests {
     const DEAF: &str = "{% for m in messages %}{% if m.role != 'system' or loop.first %}\
         [{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}";
 
-    const AGENT: [(&str, &str); 6] = [
+    const TOOL_TURNS: [(&str, &str); 6] = [
         ("system", "one"),
         ("system", "two"),
         ("user", "hello"),
@@ -139,13 +139,13 @@ mod tests {
     #[test]
     fn what_a_template_takes_stays_as_it_is() {
         let text = "[system]one[system]two[user]hello[system]three[assistant]hi[user]more";
-        assert_eq!(prompt(ANY, &AGENT).unwrap(), text);
+        assert_eq!(prompt(ANY, &TOOL_TURNS).unwrap(), text);
     }
 
     #[test]
     fn roles_that_must_alternate_do() {
         let text = "[system]one\n\ntwo[user]hello\n\nthree[assistant]hi[user]more";
-        assert_eq!(prompt(ALTERNATE, &AGENT).unwrap(), text);
+        assert_eq!(prompt(ALTERNATE, &TOOL_TURNS).unwrap(), text);
         let users = [("user", "a"), ("user", "b"), ("assistant", "c"), ("assistant", "d"), ("user", "e")];
         assert_eq!(prompt(ALTERNATE, &users).unwrap(), "[user]a\n\nb[assistant]c\n\nd[user]e");
     }
@@ -153,13 +153,13 @@ mod tests {
     #[test]
     fn no_system_message_is_lost_without_a_word() {
         let text = "[system]one\n\ntwo[user]hello\n\nthree[assistant]hi[user]more";
-        assert_eq!(prompt(DEAF, &AGENT).unwrap(), text);
+        assert_eq!(prompt(DEAF, &TOOL_TURNS).unwrap(), text);
     }
 
     #[test]
     fn a_template_without_system_messages_gets_their_text() {
         let text = "[user]one\n\ntwo\n\nhello\n\nthree[assistant]hi[user]more";
-        assert_eq!(prompt(NO_SYSTEM, &AGENT).unwrap(), text);
+        assert_eq!(prompt(NO_SYSTEM, &TOOL_TURNS).unwrap(), text);
         assert_eq!(prompt(NO_SYSTEM, &[("system", "alone")]).unwrap(), "[user]alone");
     }
 
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_no_form_helps_is_the_template_s_error() {
-        let error = prompt("{{ raise_exception('never') }}", &AGENT).unwrap_err();
+        let error = prompt("{{ raise_exception('never') }}", &TOOL_TURNS).unwrap_err();
         assert!(error.to_string().contains("never"), "{error}");
     }
 }

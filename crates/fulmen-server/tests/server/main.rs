@@ -1,10 +1,10 @@
 //! A server in this process, asked over loopback connections.
 
-mod agents;
 mod anthropic;
 mod call_streams;
 mod chat;
 mod client;
+mod coding_tools;
 mod completions;
 mod device;
 mod embeddings;

@@ -176,7 +176,7 @@ fn a_stream_builds_the_same_response() {
     assert_eq!((added, done), (2, 2));
 }
 
-/// What OpenAI's own agents send with each request.
+/// What OpenAI's own programs send with each request.
 #[test]
 fn what_agents_always_ask_for_is_accepted() {
     let server = start(scripted(&["x"]));

@@ -1,4 +1,4 @@
-//! Requests as coding agents and other tools send them today.
+//! Requests as coding tools and other programs send them today.
 
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ fn claude_code() -> Value {
     json!({
         "model": "test", "max_tokens": 32000, "stream": true,
         "system": [
-            { "type": "text", "text": "You are an agent." },
+            { "type": "text", "text": "You write code." },
             { "type": "text", "text": "Be brief.", "cache_control": cached },
         ],
         "messages": [
@@ -34,7 +34,7 @@ fn claude_code() -> Value {
                 { "type": "text", "text": "Use these notes." },
                 { "type": "text", "text": "Say hello", "cache_control": cached },
             ] },
-            { "role": "system", "content": "There are no agents." },
+            { "role": "system", "content": "There is no shell." },
         ],
         "metadata": { "user_id": "somebody" },
         "thinking": { "type": "adaptive" },
@@ -176,7 +176,7 @@ fn codex(tools: Value) -> Value {
         "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k",
         "client_metadata": { "session_id": "s" },
         "input": [
-            { "type": "message", "id": "msg_1", "role": "developer", "content": text("You are an agent.") },
+            { "type": "message", "id": "msg_1", "role": "developer", "content": text("You write code.") },
             { "type": "message", "id": "msg_2", "role": "developer", "content": text("Be brief.") },
             { "type": "message", "id": "msg_3", "role": "user", "content": text("Here is a folder.") },
             { "type": "message", "id": "msg_4", "role": "user", "content": text("Weather?") },
