@@ -1,8 +1,9 @@
 //! Conversations whose form a chat template does not take.
 //!
-//! Coding tools write several system messages, some of them between others, and several messages of one role
-//! in a row. Many templates raise an error for that, or leave out such a message without a word. A conversation is
-//! rendered as it is wherever the template takes it; else its texts are moved, and none of them is lost:
+//! Coding tools write several system messages, some of them between others, and several messages of one
+//! role in a row. Many templates raise an error for that, or leave out such a message without a word. A
+//! conversation is rendered as it is wherever the template takes it; else its texts are moved, and none of
+//! them is lost:
 //!
 //! 1. Leading system messages become one, later ones and neighbours of the same role are part of the user's
 //!    messages around them.

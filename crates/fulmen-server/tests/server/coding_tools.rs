@@ -157,7 +157,7 @@ fn thoughts_may_be_left_out() {
 }
 
 #[test]
-fn prompts_that_are_too_long_say_so_in_words_that_agents_know() {
+fn prompts_that_are_too_long_say_so_in_words_that_coding_tools_know() {
     let server = start(TestModel { context: 32, pages: 64, ..scripted(&["x"]) });
     let messages = json!([{ "role": "user", "content": "many words ".repeat(50) }]);
     let body = json!({ "model": "test", "max_tokens": 9, "messages": messages });
