@@ -27,10 +27,10 @@ use super::scenario::{Answer, Storm, answers, driver, small_file};
 const ROLE: &str = "FULMEN_TEST_MODEL_NODE";
 
 /// Longer than any step.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// How long nodes wait for each other to come.
-const MEETING: Duration = Duration::from_secs(4);
+const MEETING: Duration = Duration::from_secs(8);
 
 fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
@@ -219,7 +219,7 @@ fn run_node_0(device: Device, address: &str) -> End {
 #[test]
 fn a_node_that_is_killed_at_any_moment_holds_nobody_up() {
     let rounds: u64 = if std::env::var_os("FULMEN_TEST_FULL").is_some() { 200 } else { 24 };
-    // How long all of it takes here.
+    // How long all of it takes here, on a machine that is busy with other tests, too.
     let began = Instant::now();
     assert_eq!(round(None), End::Finished);
     let whole = began.elapsed();
@@ -233,7 +233,9 @@ fn a_node_that_is_killed_at_any_moment_holds_nobody_up() {
             }
             // A multiplicative hash.
             let random = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
-            ends.push(round(Some(whole * (random % 1000) as u32 / 1000)));
+            // Loading takes a tenth of the time, and gets a quarter of the kills.
+            let span = if number.is_multiple_of(4) { whole / 10 } else { whole };
+            ends.push(round(Some(span * (random % 1000) as u32 / 1000)));
         }
     };
     let ends: Vec<End> = thread::scope(|scope| {
@@ -245,5 +247,5 @@ fn a_node_that_is_killed_at_any_moment_holds_nobody_up() {
     println!(
         "killed nodes: {rounds} faults injected: {loading} loading, {opening} opening, {running} running"
     );
-    assert!(loading > 0 && running > 0, "{ends:?}");
+    assert!(loading + opening + running > ends.len() / 3, "{ends:?}");
 }
