@@ -9,13 +9,17 @@ use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::template::{ChatTemplate, Message};
 
 fn chat(context: u32) -> Chat {
+    chat_with(context, ChatTemplate::named("chatml").unwrap())
+}
+
+fn chat_with(context: u32, template: ChatTemplate) -> Chat {
     let shape = ModelShape { layers: 1, ..ModelShape::preset("tiny-qwen3").unwrap() };
     let file = Synth::new(shape, "q8_0".parse().unwrap(), 5).file().unwrap();
     let session = SessionOptions { context, ..SessionOptions::default() };
     let options = LoadOptions { session, ..LoadOptions::default() };
     let model =
         Model::from_source(Arc::new(file), Box::new(CpuDispatcher::with_threads(2)), options).unwrap();
-    Chat::with_template(model.session().unwrap(), ChatTemplate::named("chatml").unwrap())
+    Chat::with_template(model.session().unwrap(), template)
 }
 
 fn few(max_tokens: usize) -> GenerateOptions {
@@ -50,6 +54,23 @@ fn the_system_prompt_is_replaced() {
         chat.set_system(text);
         assert_eq!(chat.system(), text);
         assert_eq!(chat.messages().len(), 2 + usize::from(text.is_some()));
+    }
+}
+
+/// Templates of Gemma refuse system messages, others leave them out without a word.
+#[test]
+fn a_system_prompt_reaches_templates_without_one() {
+    const TURN: &str = "[{{ m.role }}]{{ m.content }}";
+    let refuses = "{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}";
+    for head in [refuses.to_owned() + TURN, format!("{{% if m.role != 'system' %}}{TURN}{{% endif %}}")] {
+        let template =
+            || ChatTemplate::new(&format!("{{% for m in messages %}}{head}{{% endfor %}}")).unwrap();
+        let mut with = chat_with(256, template());
+        with.set_system(Some("Be brief."));
+        let mut without = chat_with(256, template());
+        without.set_system(None);
+        let expected = without.prompt_with("Be brief.\n\nHello").unwrap();
+        assert_eq!(with.prompt_with("Hello").unwrap(), expected, "{head}");
     }
 }
 

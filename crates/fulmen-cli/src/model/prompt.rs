@@ -119,7 +119,7 @@ impl PromptOptions {
             (Some(template), system) => {
                 let system = system.as_ref().map(Message::system);
                 let messages: Vec<Message> = system.into_iter().chain([Message::user(prompt)]).collect();
-                Ok(template.prompt(tokenizer, &messages, &self.chat.options())?.tokens)
+                Ok(template.adapted_prompt(tokenizer, &messages, &self.chat.options())?.tokens)
             }
             (None, Some(_)) => Err(PromptError::SystemWithoutTemplate),
             (None, None) => Ok(tokenizer.encode_prompt(prompt, Special::AsText)),

@@ -134,7 +134,7 @@ impl Chat {
 
     fn render(&self, messages: &[Message]) -> Result<Vec<u32>, ModelError> {
         let tokenizer = self.session.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
-        Ok(self.template.prompt(tokenizer, messages, &self.options)?.tokens)
+        Ok(self.template.adapted_prompt(tokenizer, messages, &self.options)?.tokens)
     }
 
     /// Sends a user message and returns the answer; `piece` gets the text as it is generated. Both messages

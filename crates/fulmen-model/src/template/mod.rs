@@ -216,12 +216,24 @@ impl ChatTemplate {
         Ok(ChatPrompt { text: text.as_str().to_owned(), tokens })
     }
 
+    /// As [`prompt`](ChatTemplate::prompt), but where the template refuses a conversation, or leaves out a
+    /// system message, it is given in another form: system messages become one, or a part of the user's
+    /// messages, as do neighbours of one role.
+    pub fn adapted_prompt(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        options: &ChatOptions,
+    ) -> Result<ChatPrompt, TemplateError> {
+        let prompt = |messages: &[Message]| self.prompt(tokenizer, messages, options);
+        turns::rendered(messages, prompt, |prompt| &prompt.text)
+    }
+
     /// The tokens and the text of a conversation with tools that may be called, and what divides the answer
     /// into thoughts, text and calls. A template that knows no tools tells the model of them in the system
-    /// prompt. A `constrained` answer must match a grammar from its first token on: it has no thoughts.
-    ///
-    /// Where a template refuses a conversation, or leaves out a system message, it is given in another form:
-    /// system messages become one, or a part of the user's messages, as do neighbours of one role.
+    /// prompt. A `constrained` answer must match a grammar from its first token on: it has no thoughts. The
+    /// conversation is given in a form that the template takes, as by
+    /// [`adapted_prompt`](ChatTemplate::adapted_prompt).
     pub fn prompt_with_tools(
         &self,
         tokenizer: &Tokenizer,
@@ -238,8 +250,7 @@ impl ChatTemplate {
         if self.channels {
             name_thoughts(&mut messages);
         }
-        let prompt = |messages: &[Message]| self.prompt(tokenizer, messages, &options);
-        let mut prompt = turns::rendered(&messages, prompt, |prompt| &prompt.text)?;
+        let mut prompt = self.adapted_prompt(tokenizer, &messages, &options)?;
         if self.channels {
             if constrained {
                 prompt.text.push_str(harmony::FINAL);
