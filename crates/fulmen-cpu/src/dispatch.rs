@@ -11,14 +11,14 @@ mod step;
 
 use std::sync::Arc;
 
-use fulmen_core::sampling::{Penalties, SampleState};
+use fulmen_core::sampling::Penalties;
 use fulmen_core::*;
 
 use crate::buffer::{CpuMemory, Span};
 use crate::isa::Isa;
 use crate::kernels::attention::{Attention, AttentionScratch, attention};
 use crate::kernels::mul_mat::{Activations, ExpertScratch, Out, Scratch, Weight, mul_mat_gate_up};
-use crate::kernels::{argmax, copy, elementwise, embed, penalize, rms_norm, rope, sample, softmax};
+use crate::kernels::{argmax, copy, elementwise, embed, penalize, rms_norm, rope, softmax};
 use crate::kv_view::{KvLayout, KvView, PageTable, RowPages};
 use crate::rope_cache::RopeCache;
 use crate::threads::Pool;
@@ -466,30 +466,7 @@ impl KernelDispatch for CpuDispatcher {
     }
 
     fn dispatch_sample(&mut self, call: &SampleCall) -> Launched {
-        let logits = self.f32_rows("the logits", call.logits, call.m, call.n)?;
-        let states =
-            self.memory.span_mut::<SampleState>("the sampling states", call.states, call.m as usize)?;
-        let out = self.memory.span_mut::<u32>("the output", call.output, call.m as usize)?;
-        let count = call.m as usize * call.n as usize;
-        let tokens = call.tokens.map(|ptr| self.memory.span::<u32>("the tokens", ptr, count)).transpose()?;
-        for operand in [Some(logits), tokens].into_iter().flatten() {
-            out.apart_from(operand)?;
-            states.apart_from(operand)?;
-        }
-        out.apart_from(states)?;
-        // SAFETY: looked up, and disjoint from each other.
-        let (logits, tokens) = unsafe { (logits.slice(), tokens.map(|tokens| tokens.slice())) };
-        // SAFETY: looked up, and disjoint from each other and from what is read.
-        let (states, out) = unsafe { (states.slice_mut::<SampleState>(), out.slice_mut()) };
-        for (row, state) in states.iter().enumerate() {
-            state.validate().map_err(|e| BackendError::Parameter {
-                what: "the sampling state",
-                row,
-                detail: e.to_string(),
-            })?;
-        }
-        sample::sample(&self.pool, self.isa, logits, call.n as usize, tokens, states, out);
-        Ok(1)
+        self.sample(call)
     }
 
     fn dispatch_penalize(&mut self, call: &PenalizeCall) -> Launched {

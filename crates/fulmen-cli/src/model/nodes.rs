@@ -1,6 +1,5 @@
 //! A model on several nodes: which process this is, and how it meets the others.
 
-use std::io;
 use std::sync::Arc;
 
 use fulmen_core::device::{DeviceInfo, DeviceSelector};
@@ -48,8 +47,6 @@ pub(crate) enum NodeError {
     Split(#[from] SplitError),
     #[error(transparent)]
     Join(JoinError),
-    #[error("cannot read the model: {0}")]
-    Read(io::Error),
 }
 
 impl NodeError {
@@ -76,7 +73,7 @@ impl CommandError for NodeError {
             NodeError::Host | NodeError::NoCollectives { .. } => true,
             NodeError::Split(error) => error.is_usage(),
             NodeError::Join(JoinError::Rendezvous(RendezvousError::Numbers { .. })) => true,
-            NodeError::Join(_) | NodeError::Read(_) => false,
+            NodeError::Join(_) => false,
         }
     }
 }
@@ -87,15 +84,6 @@ impl NodeOptions {
         let (count, address) = (self.nodes?, self.rendezvous.clone()?);
         Some(Nodes { count, node: self.node_rank, address, timeout: TensorParallel::TIMEOUT })
     }
-}
-
-/// Whether this can be one of the processes.
-pub(crate) fn check(nodes: &Nodes) -> Result<(), NodeError> {
-    let Nodes { count, node, .. } = *nodes;
-    if node >= count {
-        return Err(NodeError::Join(RendezvousError::Numbers { node, count }.into()));
-    }
-    Ok(())
 }
 
 /// Loads the ranks of this process, when all nodes have come.

@@ -25,7 +25,7 @@ use crate::select::{SelectError, hardware_threads, parse_device};
 
 /// Why a model was not loaded.
 #[derive(Debug, thiserror::Error)]
-enum LoadError {
+pub(crate) enum LoadError {
     #[error(transparent)]
     Find(#[from] FindError),
     #[error(transparent)]
@@ -142,12 +142,12 @@ fn pages(stats: &Stats) -> String {
 
 impl Loader {
     /// Runs what node 0 tells this node, until it ends the model.
-    pub(super) fn follow(&self, nodes: &Nodes, spec: &ModelSpec) -> Result<(), NodeError> {
-        let source = open(spec).map_err(|error| NodeError::Read(std::io::Error::other(error.to_string())))?;
+    pub(super) fn follow(&self, nodes: &Nodes, spec: &ModelSpec) -> Result<(), LoadError> {
+        let source = open(spec)?;
         let session = SessionOptions { cache: self.engine.cache, ..SessionOptions::default() };
         let options = LoadOptions { session, check_weights: self.check_weights, progress: None };
         let (model, _) = load_on_nodes(nodes, source, (&self.split, self.device, self.threads), options)?;
-        model.follow().map_err(|error| NodeError::Split(error.into()))
+        Ok(model.follow()?)
     }
 }
 

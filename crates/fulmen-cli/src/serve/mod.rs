@@ -18,10 +18,10 @@ use fulmen_server::{
 
 use crate::config;
 use crate::error::CommandError;
-use crate::model::nodes::{NodeError, check};
+use crate::model::nodes::NodeError;
 use crate::output::tell;
 use keys::KeyError;
-use loader::Loader;
+use loader::{LoadError, Loader};
 use options::{EngineLimits, ModelKeeping, NetworkOptions};
 
 /// Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama, and a chat page.
@@ -79,6 +79,8 @@ pub(crate) enum ServeError {
     Load(ApiError),
     #[error(transparent)]
     Node(#[from] NodeError),
+    #[error(transparent)]
+    Follow(Box<LoadError>),
     #[error("--nodes serves one model, and there are {models}")]
     Nodes { models: usize },
     #[error("cannot start the server's threads: {0}")]
@@ -95,6 +97,7 @@ impl CommandError for ServeError {
                 matches!(error, ServerError::Insecure { .. } | ServerError::Origin(_))
             }
             ServeError::Node(error) => error.is_usage(),
+            ServeError::Follow(error) => matches!(&**error, LoadError::Nodes(error) if error.is_usage()),
             _ => false,
         }
     }
@@ -116,7 +119,7 @@ pub(crate) fn run(args: &Args) -> Result<(), ServeError> {
     }
     let loader = args.engine.loader(args.network.quiet());
     if let Some(nodes) = loader.nodes.clone() {
-        check(&nodes)?;
+        nodes.check().map_err(|error| NodeError::Join(error.into()))?;
         let [spec] = &specs[..] else { return Err(ServeError::Nodes { models: specs.len() }) };
         if nodes.node > 0 {
             return follow(&loader, &nodes, spec);
@@ -136,8 +139,8 @@ fn follow(loader: &Loader, nodes: &Nodes, spec: &ModelSpec) -> Result<(), ServeE
     loop {
         match loader.follow(nodes, spec) {
             Ok(()) => tell("node 0 has unloaded the model, or has ended; waiting for it"),
-            Err(error) if error.is_without_node_0() => {}
-            Err(error) => return Err(error.into()),
+            Err(LoadError::Nodes(error)) if error.is_without_node_0() => {}
+            Err(error) => return Err(ServeError::Follow(Box::new(error))),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Logit biases, token masks, the largest logits and log-probabilities.
+//! Sampling, logit biases, token masks, the largest logits and log-probabilities.
 
-use fulmen_core::sampling::{NO_SLOT, SamplingError, is_bias};
-use fulmen_core::{BackendError, LogProbsCall, LogitSlots, MaskLogitsCall, TopKCall};
+use fulmen_core::sampling::{NO_SLOT, SampleState, SamplingError, is_bias};
+use fulmen_core::{BackendError, LogProbsCall, LogitSlots, MaskLogitsCall, SampleCall, TopKCall};
 
 use super::{CpuDispatcher, Launched};
-use crate::kernels::{copy, log_probs, mask_logits, top_k};
+use crate::kernels::{copy, log_probs, mask_logits, sample, top_k};
 
 /// The edits of a slot: whether it is masked, and its biases.
 fn edits_of(row: usize, words: &[u32], n: u32) -> Result<(bool, &[[u32; 2]]), BackendError> {
@@ -30,6 +30,33 @@ fn edits_of(row: usize, words: &[u32], n: u32) -> Result<(bool, &[[u32; 2]]), Ba
 }
 
 impl CpuDispatcher {
+    pub(super) fn sample(&mut self, call: &SampleCall) -> Launched {
+        let logits = self.f32_rows("the logits", call.logits, call.m, call.n)?;
+        let states =
+            self.memory.span_mut::<SampleState>("the sampling states", call.states, call.m as usize)?;
+        let out = self.memory.span_mut::<u32>("the output", call.output, call.m as usize)?;
+        let count = call.m as usize * call.n as usize;
+        let tokens = call.tokens.map(|ptr| self.memory.span::<u32>("the tokens", ptr, count)).transpose()?;
+        for operand in [Some(logits), tokens].into_iter().flatten() {
+            out.apart_from(operand)?;
+            states.apart_from(operand)?;
+        }
+        out.apart_from(states)?;
+        // SAFETY: looked up, and disjoint from each other.
+        let (logits, tokens) = unsafe { (logits.slice(), tokens.map(|tokens| tokens.slice())) };
+        // SAFETY: looked up, and disjoint from each other and from what is read.
+        let (states, out) = unsafe { (states.slice_mut::<SampleState>(), out.slice_mut()) };
+        for (row, state) in states.iter().enumerate() {
+            state.validate().map_err(|e| BackendError::Parameter {
+                what: "the sampling state",
+                row,
+                detail: e.to_string(),
+            })?;
+        }
+        sample::sample(&self.pool, self.isa, logits, call.n as usize, tokens, states, out);
+        Ok(1)
+    }
+
     pub(super) fn mask_logits(&mut self, call: &MaskLogitsCall) -> Launched {
         let &MaskLogitsCall { state, m, n, .. } = call;
         let LogitSlots { edits_ptr, masks_ptr, n_slots, .. } = state;

@@ -19,7 +19,7 @@ const POLL: Duration = Duration::from_micros(100);
 /// A non-blocking communicator of one rank. Aborting is also how it is freed: unlike destroying, that waits
 /// for no other rank.
 pub(crate) struct Comm {
-    library: &'static Library,
+    nccl: &'static Library,
     context: Arc<Context>,
     /// `None` once it was aborted.
     raw: Mutex<Option<Handle>>,
@@ -49,7 +49,7 @@ impl Comm {
         let (number, count) = (rank as c_int, ranks as c_int);
         // SAFETY: the context of the rank's device is current; NCCL writes one handle and reads the rest.
         let status = unsafe { (library.comm_init_rank_config)(&mut raw, count, id, number, &mut config) };
-        let made = |raw| Comm { library, context: Arc::clone(context), raw: Mutex::new(raw) };
+        let made = |raw| Comm { nccl: library, context: Arc::clone(context), raw: Mutex::new(raw) };
         let call = "ncclCommInitRankConfig";
         if raw.is_null() {
             library.check(call, status, None)?;
@@ -81,7 +81,7 @@ impl Comm {
         self.context.bind()?;
         let raw = self.raw();
         let Some(Handle(comm)) = *raw else { return Ok(false) };
-        let status = call(self.library, comm);
+        let status = call(self.nccl, comm);
         Ok(self.finish(name, comm, status, timeout, &|| false)?)
     }
 
@@ -102,14 +102,14 @@ impl Comm {
             thread::sleep(POLL);
             status = self.async_status(comm)?;
         }
-        self.library.check(call, status, Some(comm)).map(|()| true)
+        self.nccl.check(call, status, Some(comm)).map(|()| true)
     }
 
     fn async_status(&self, comm: RawComm) -> Result<Status, NcclError> {
         let mut status = Status::SUCCESS;
         // SAFETY: the communicator is alive: `raw` is locked, or nobody else has it yet.
-        let asked = unsafe { (self.library.comm_get_async_error)(comm, &mut status) };
-        self.library.check("ncclCommGetAsyncError", asked, Some(comm))?;
+        let asked = unsafe { (self.nccl.comm_get_async_error)(comm, &mut status) };
+        self.nccl.check("ncclCommGetAsyncError", asked, Some(comm))?;
         Ok(status)
     }
 
@@ -119,7 +119,7 @@ impl Comm {
         let Some(Handle(comm)) = *raw else { return Ok(()) };
         match self.async_status(comm)? {
             Status::IN_PROGRESS => Ok(()),
-            status => self.library.check("a collective", status, Some(comm)),
+            status => self.nccl.check("a collective", status, Some(comm)),
         }
     }
 
@@ -127,7 +127,7 @@ impl Comm {
     /// not wait: `free` says how long.
     pub(super) fn abort(&self, free: Duration) {
         let Some(comm) = self.raw().take() else { return };
-        let (library, context) = (self.library, Arc::clone(&self.context));
+        let (library, context) = (self.nccl, Arc::clone(&self.context));
         let (sender, done) = channel::<()>();
         let started = thread::Builder::new().name("nccl-abort".to_owned()).spawn(move || {
             let Handle(comm) = { comm };

@@ -175,6 +175,18 @@ impl Met {
 }
 
 impl Nodes {
+    /// Whether there can be such nodes: for those who want to know before they open devices.
+    ///
+    /// # Errors
+    /// [`RendezvousError::Numbers`].
+    pub fn check(&self) -> Result<(), RendezvousError> {
+        let Nodes { count, node, .. } = *self;
+        match node < count && (2..=MAX_RANKS).contains(&count) {
+            true => Ok(()),
+            false => Err(RendezvousError::Numbers { node, count }),
+        }
+    }
+
     /// Meets the other processes. Node 0 makes the id, for this many ranks.
     ///
     /// # Errors
@@ -184,11 +196,8 @@ impl Nodes {
         brings: Brings,
         make_id: impl FnOnce(u32) -> Result<Vec<u8>, String>,
     ) -> Result<Met, RendezvousError> {
-        let Nodes { count, node, .. } = *self;
-        if node >= count || !(2..=MAX_RANKS).contains(&count) {
-            return Err(RendezvousError::Numbers { node, count });
-        }
-        match node {
+        self.check()?;
+        match self.node {
             0 => self.host(brings, make_id),
             _ => self.visit(brings),
         }
@@ -246,7 +255,7 @@ impl Nodes {
             };
             // Whoever does not say who it is, is not one of them.
             let Some((mut visitor, hello)) = Visitor::new(stream, left.min(HELLO_LIMIT)) else { continue };
-            match self.check(&visitor, hello, brings, &visitors) {
+            match self.check_visitor(&visitor, hello, brings, &visitors) {
                 Ok(()) => visitors.push(visitor),
                 Err(reason) => visitor.refuse(&reason),
             }
@@ -256,7 +265,7 @@ impl Nodes {
     }
 
     /// Why a visitor does not fit the others.
-    fn check(
+    fn check_visitor(
         &self,
         visitor: &Visitor,
         (nodes, runs): (u32, u64),

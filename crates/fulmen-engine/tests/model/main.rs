@@ -1,5 +1,6 @@
 //! An engine with a small model on real backends: many requests give the tokens of running alone.
 
+mod compare;
 mod cpu;
 mod edits;
 mod host_experts;

@@ -17,6 +17,7 @@ use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_testkit::inject::{Failing, Injector};
 use fulmen_wgpu::WgpuDispatcher;
 
+use crate::compare::{logits, nmse};
 use crate::scenario::{Reference, Storm, answers, driver, prefix_hits_change_nothing, small_file};
 use crate::tiny::{LLAMA, QWEN3, QWEN3_MOE, SHAPES, Tiny, TinyShape};
 
@@ -47,26 +48,6 @@ fn whole(tiny: &Tiny) -> Model {
 
 fn split(tiny: &Tiny, devices: Vec<(Device, u32)>) -> Model {
     Model::from_source_split(Arc::new(tiny.clone()), devices, options(SESSION)).unwrap()
-}
-
-/// All logits of a prefill in several chunks, and of tokens that are fed one by one.
-fn logits(model: &Model) -> Vec<f32> {
-    let mut session = model.session().unwrap();
-    let prompt: Vec<u32> = (0..19).map(|i| (i * 37 + 5) % 101).collect();
-    let mut all = Vec::new();
-    session.logits_of_each(1, &prompt, 0, |_, rows| all.extend_from_slice(rows)).unwrap();
-    for token in [3, 99, 0] {
-        all.extend(session.logits(1, &[token]).unwrap());
-    }
-    all.extend(session.hidden(2, &prompt).unwrap());
-    all
-}
-
-fn nmse(found: &[f32], expected: &[f32]) -> f64 {
-    assert_eq!(found.len(), expected.len());
-    let pairs = found.iter().zip(expected).map(|(&a, &b)| (f64::from(a), f64::from(b)));
-    let error: f64 = pairs.clone().map(|(a, b)| (a - b).powi(2)).sum();
-    error / pairs.map(|(_, b)| b * b).sum::<f64>()
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Tensor parallelism: ranks of a model give the logits and the tokens of one device, whatever fails ends
 //! with an error that names the rank, and nothing is left behind.
 
+#[path = "../model/compare.rs"]
+mod compare;
 mod engine;
 mod experts;
 mod faults;
@@ -18,6 +20,7 @@ mod vocabulary;
 
 use std::sync::Arc;
 
+use compare::nmse;
 use fulmen_core::DType;
 use fulmen_cpu::CpuDispatcher;
 use fulmen_engine::{Device, LoadOptions, Model, Session, SessionOptions, TensorParallel};
@@ -55,16 +58,10 @@ fn on_ranks(tiny: &Tiny, ranks: usize) -> Model {
     Model::from_source_sharded(Arc::new(tiny.clone()), TensorParallel::new(devices), options()).unwrap()
 }
 
-/// All logits of a prefill in several chunks, and of tokens that are fed one by one across a page border.
+/// The logits of the comparison, and of tokens that are fed one by one across a page border.
 fn logits(model: &Model) -> Vec<f32> {
     let mut session = model.session().unwrap();
-    let prompt: Vec<u32> = (0..19).map(|i| (i * 37 + 5) % 101).collect();
-    let mut all = Vec::new();
-    session.logits_of_each(1, &prompt, 0, |_, rows| all.extend_from_slice(rows)).unwrap();
-    for token in [3, 99, 0] {
-        all.extend(session.logits(1, &[token]).unwrap());
-    }
-    all.extend(session.hidden(2, &prompt).unwrap());
+    let mut all = compare::logits_of(&mut session);
     // Pages have 128 positions.
     let long: Vec<u32> = (0..127).map(|i| (i * 13 + 1) % 101).collect();
     session.feed(0, &long).unwrap();
@@ -72,13 +69,6 @@ fn logits(model: &Model) -> Vec<f32> {
         all.extend(session.logits(0, &[token]).unwrap());
     }
     all
-}
-
-fn nmse(found: &[f32], expected: &[f32]) -> f64 {
-    assert_eq!(found.len(), expected.len());
-    let pairs = found.iter().zip(expected).map(|(&a, &b)| (f64::from(a), f64::from(b)));
-    let error: f64 = pairs.clone().map(|(a, b)| (a - b).powi(2)).sum();
-    error / pairs.map(|(_, b)| b * b).sum::<f64>()
 }
 
 /// Batches, sampling, penalties, masks, a reused prefix and single steps beside many at once.

@@ -42,7 +42,7 @@ pub fn log_probs(m: u32, n: u32, top: u32, caps: &Caps) -> Result<LaunchList, Ke
     let values = values![threads];
 
     let mut bind = KernelBindings::new("log_probs parts", caps);
-    bind.read("logits", Role::Input(0), "f32", logits)?;
+    bind.read("x", Role::Input(0), "f32", logits)?;
     bind.write("best", Role::Scratch(0), "vec2<u32>", best)?;
     bind.write("sums", Role::Scratch(1), "f32", groups * 4)?;
     let count = u32::try_from(groups).map_err(|_| invalid(OP, "more than 2^32 parts of rows"))?;

@@ -7,7 +7,7 @@
 //! exp(logit - largest). The next token is the largest pair below the previous one, so each further token
 //! takes one reduction.
 //!
-//! **Bindings.** `logits` [m][n] f32; `best` [m][parts][listed] of (order key, index), key 0 for none;
+//! **Bindings.** `x` [m][n] f32, the logits; `best` [m][parts][listed] of (order key, index), key 0 for none;
 //! `sums` [m][parts] f32.
 //!
 //! **Preconditions.** None.
@@ -27,9 +27,7 @@ alias EwU = u32;
 alias EwB = bool;
 #include "elementwise/nan.wgsl"
 #include "elementwise/exp.wgsl"
-#include "argmax_key.wgsl"
-#include "argmax_reduce.wgsl"
-#include "log_probs/below.wgsl"
+#include "argmax_next.wgsl"
 var<workgroup> partial: array<f32, {{threads}}>;
 
 @compute @workgroup_size({{threads}})
@@ -46,18 +44,13 @@ fn main(
     var previous = vec2<u32>(0xffffffffu, 0u);
     var top = 0.0;
     for (var at = 0u; at < params.listed; at += 1u) {
-        var own = vec2<u32>(0u, 0xffffffffu);
-        for (var i = begin + thread; i < end; i += {{threads}}u) {
-            let key = key_of(logits[row + i], i);
-            if (is_below(key, previous)) { own = larger(own, key); }
-        }
-        previous = largest_of_all(thread, own);
+        previous = largest_below(thread, row, vec2<u32>(begin, end), previous);
         if (at == 0u) { top = value_of_key(previous.x); }
         if (thread == 0u) { best[number * params.listed + at] = previous; }
     }
     var sum = 0.0;
     for (var i = begin + thread; i < end; i += {{threads}}u) {
-        let value = logits[row + i];
+        let value = x[row + i];
         // NaN and -inf have the key 0 and no weight.
         if (key_of(value, i).x > 0u) { sum += ew_exp(value - top); }
     }

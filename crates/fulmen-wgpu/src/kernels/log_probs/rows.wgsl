@@ -27,7 +27,7 @@ alias EwB = bool;
 #include "elementwise/exp.wgsl"
 #include "argmax_key.wgsl"
 #include "argmax_reduce.wgsl"
-#include "log_probs/below.wgsl"
+#include "argmax_below.wgsl"
 const NO_TOKEN = 0xffffffffu;
 const NAN_BITS = 0x7fc00000u;
 const NEGATIVE_INFINITY_BITS = 0xff800000u;

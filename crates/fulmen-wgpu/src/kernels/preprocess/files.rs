@@ -8,7 +8,9 @@ macro_rules! embedded {
 pub(super) static FILES: &[(&str, &str)] = embedded![
     "advance.wgsl",
     "argmax.wgsl",
+    "argmax_below.wgsl",
     "argmax_key.wgsl",
+    "argmax_next.wgsl",
     "argmax_parts.wgsl",
     "argmax_reduce.wgsl",
     "attention/decode.wgsl",
@@ -51,7 +53,6 @@ pub(super) static FILES: &[(&str, &str)] = embedded![
     "kv/sequence_of.wgsl",
     "kv/slot.wgsl",
     "kv/store.wgsl",
-    "log_probs/below.wgsl",
     "log_probs/parts.wgsl",
     "log_probs/rows.wgsl",
     "mask_logits.wgsl",

@@ -19,9 +19,7 @@ struct Params {
     k: u32,
 }
 
-#include "argmax_key.wgsl"
-#include "argmax_reduce.wgsl"
-#include "log_probs/below.wgsl"
+#include "argmax_next.wgsl"
 
 @compute @workgroup_size({{threads}})
 fn main(
@@ -36,12 +34,7 @@ fn main(
     let end = min(begin + params.part, params.n);
     var previous = vec2<u32>(0xffffffffu, 0u);
     for (var at = 0u; at < params.k; at += 1u) {
-        var own = vec2<u32>(0u, 0xffffffffu);
-        for (var i = begin + thread; i < end; i += {{threads}}u) {
-            let key = key_of(x[row + i], i);
-            if (is_below(key, previous)) { own = larger(own, key); }
-        }
-        previous = largest_of_all(thread, own);
+        previous = largest_below(thread, row, vec2<u32>(begin, end), previous);
         if (thread == 0u) { best[number * params.k + at] = previous; }
     }
 }

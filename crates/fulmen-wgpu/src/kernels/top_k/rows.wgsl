@@ -18,7 +18,7 @@ struct Params {
 }
 
 #include "argmax_reduce.wgsl"
-#include "log_probs/below.wgsl"
+#include "argmax_below.wgsl"
 const NO_TOKEN = 0xffffffffu;
 const NEGATIVE_INFINITY_BITS = 0xff800000u;
 

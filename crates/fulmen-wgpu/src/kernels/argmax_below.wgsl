@@ -1,5 +1,5 @@
 //! Helper functions, called by one thread: `is_below(a, b)`, whether a pair (order key, index) comes after
-//! another one in the order of `larger`, and `value_of_key(key)`, the logit of an order key.
+//! another one in the order of `larger`, and `value_of_key(key)`, the value of an order key.
 fn is_below(a: vec2<u32>, b: vec2<u32>) -> bool {
     return a.x > 0u && (a.x < b.x || (a.x == b.x && a.y > b.y));
 }
