@@ -1,6 +1,6 @@
 //! Helper function, called by all threads together: `largest_below(thread, row, part, previous)` returns the
-//! largest (order key, index) below `previous` of the values of `x`, a row at `row`, from `part.x` to `part.y`;
-//! its key is 0 if there is none. One pass over the part and one reduction.
+//! largest (order key, index) below `previous` of the values of `x`, of a row that begins at `row`, from
+//! `part.x` to `part.y`; its key is 0 if there is none. One pass over the part and one reduction.
 #include "argmax_key.wgsl"
 #include "argmax_reduce.wgsl"
 #include "argmax_below.wgsl"
