@@ -49,7 +49,11 @@ struct VisibleSequence : Sequence {
     }
 };
 
-// The running max and sum of a thread's two query rows.
+constexpr float LEAST_SCALE = 1.17549435e-38f;
+
+// The running max and sum of a thread's two query rows. A row gets the same bits whatever else is in its tile:
+// masked tiles differ from others in the scores that are hidden alone, and a tile of which it sees nothing
+// changes nothing.
 template <u32 BLOCK_N, bool SCORE_MODS>
 struct OnlineSoftmax {
     float row_max[2] = {-INFINITE, -INFINITE}, row_sum[2] = {}, rescale[2];
@@ -73,9 +77,8 @@ struct OnlineSoftmax {
 #pragma unroll
                 for (u32 j = 0; j < 4; j++) {
                     const bool seen = visible.has(j / 2, first_position + i * 8 + lane % 4 * 2 + j % 2);
-                    s[i][j] = seen ? s[i][j] * scale[j / 2] : -INFINITE;
+                    if (!seen) s[i][j] = -INFINITE;
                 }
-            scale[0] = scale[1] = 1.0f;
         }
         float tile_max[4] = {s[0][0], s[0][1], s[0][2], s[0][3]};
 #pragma unroll
@@ -204,7 +207,9 @@ struct Prefill {
                     to + chunk_offset(q_row % 64, lane * PER_LANE / 8, 64) + lane * PER_LANE % 8 * 2;
                 float scale = store_query_f16(x[i], at, args.scale < 0.0f ? -1.0f : 1.0f);
                 const u32 row = tile.first_row + (tile.has(q_row) ? q_row / args.group : 0);
-                if (lane == 0) shared.q_scale[q_row] = scale * fabsf(score_scale<SCORE_MODS>(args, row));
+                // Not 0, because hidden scores are -inf times it.
+                const float q_scale = scale * fabsf(score_scale<SCORE_MODS>(args, row));
+                if (lane == 0) shared.q_scale[q_row] = q_scale == 0.0f ? LEAST_SCALE : q_scale;
             }
         }
     }

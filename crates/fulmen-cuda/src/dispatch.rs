@@ -183,11 +183,9 @@ impl KernelDispatch for CudaDispatcher {
         BACKEND
     }
 
-    /// The kernels of the delta rule of a single sequence depend on the number of rows, and those of experts
-    /// have not given equal bits in batches.
+    /// The kernels of the delta rule of a single sequence depend on the number of rows.
     fn batch_invariant(&self, call: &OpCall) -> bool {
         match call {
-            OpCall::ExpertGateUp(_) | OpCall::ExpertDown(_) => false,
             OpCall::GatedDeltaRule(call) => !kernels::gated_delta_chunks::takes(self.queue.caps(), call),
             _ => true,
         }
@@ -278,6 +276,11 @@ impl KernelDispatch for CudaDispatcher {
     /// the time to dequantize weights: 5 % of a prompt of 8192 tokens.
     fn prefill_chunk(&self) -> u32 {
         4096
+    }
+
+    /// The reductions behind the GEMMs of decode steps have a block for each row.
+    fn rows_at_once(&self) -> Option<u32> {
+        Some(self.queue.caps().multiprocessors)
     }
 
     /// Residuals are added in the epilogue of the matmul before them and norms are fused with the matmul

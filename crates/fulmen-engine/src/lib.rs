@@ -50,4 +50,4 @@ pub use ranks::{
     Brings, Collectives, CollectivesInUse, JoinError, Met, Nodes, RankGroup, RendezvousError, TensorParallel,
 };
 pub use request::{Constraint, Event, FinishReason, Request, RequestId, SamplingParams, Stop, Usage};
-pub use scheduler::{GroupStats, PreemptionMode, Scheduler, SchedulerConfig, Stats};
+pub use scheduler::{GroupStats, MANY_PROMPTS, PreemptionMode, Scheduler, SchedulerConfig, Stats};

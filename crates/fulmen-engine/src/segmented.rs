@@ -215,6 +215,10 @@ impl<H: HostCalls> KernelDispatch for SegmentedDevice<H> {
         self.device.prefill_chunk()
     }
 
+    fn rows_at_once(&self) -> Option<u32> {
+        self.device.rows_at_once()
+    }
+
     fn fusions(&self) -> Fusions {
         self.device.fusions()
     }

@@ -95,6 +95,12 @@ pub trait KernelDispatch {
         512
     }
 
+    /// Rows of a decode step that kernels with a block per row run at once, where one row more takes noticeably
+    /// longer.
+    fn rows_at_once(&self) -> Option<u32> {
+        None
+    }
+
     /// The fusions to plan graphs with for this backend.
     fn fusions(&self) -> Fusions {
         Fusions::all()

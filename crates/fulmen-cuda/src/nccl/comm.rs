@@ -1,7 +1,7 @@
 //! NCCL's handle of a rank.
 
 use std::ffi::c_int;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ pub(crate) struct Comm {
     context: Arc<Context>,
     /// `None` once it was aborted.
     raw: Mutex<Option<Handle>>,
+    /// Its sender is dropped when NCCL has freed it.
+    freed: Mutex<Option<Receiver<()>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -49,14 +51,15 @@ impl Comm {
         let (number, count) = (rank as c_int, ranks as c_int);
         // SAFETY: the context of the rank's device is current; NCCL writes one handle and reads the rest.
         let status = unsafe { (library.comm_init_rank_config)(&mut raw, count, id, number, &mut config) };
-        let made = |raw| Comm { nccl: library, context: Arc::clone(context), raw: Mutex::new(raw) };
         let call = "ncclCommInitRankConfig";
         if raw.is_null() {
             library.check(call, status, None)?;
             return Err(NcclError::Call { call, reason: "it returned no communicator".to_owned() }.into());
         }
         // From here on dropping it aborts it.
-        let comm = made(Some(Handle(raw)));
+        let context = Arc::clone(context);
+        let raw_comm = Mutex::new(Some(Handle(raw)));
+        let comm = Comm { nccl: library, context, raw: raw_comm, freed: Mutex::default() };
         match comm.finish(call, raw, status, timeout, failed)? {
             true => Ok(comm),
             false => {
@@ -124,11 +127,11 @@ impl Comm {
     }
 
     /// Ends the collectives that run, and frees the communicator when no CUDA graph uses it any more. Does
-    /// not wait: `free` says how long.
-    pub(super) fn abort(&self, free: Duration) {
+    /// not wait for that.
+    pub(super) fn abort(&self) {
         let Some(comm) = self.raw().take() else { return };
         let (library, context) = (self.nccl, Arc::clone(&self.context));
-        let (sender, done) = channel::<()>();
+        let (sender, freed) = channel::<()>();
         let started = thread::Builder::new().name("nccl-abort".to_owned()).spawn(move || {
             let Handle(comm) = { comm };
             if context.bind().is_ok() {
@@ -137,15 +140,19 @@ impl Comm {
             }
             drop(sender);
         });
-        if started.is_ok() && !free.is_zero() {
-            // Ends when the sender is dropped.
-            let _ = done.recv_timeout(free);
+        if started.is_ok() {
+            *self.freed.lock().unwrap_or_else(PoisonError::into_inner) = Some(freed);
         }
     }
 }
 
 impl Drop for Comm {
+    /// A process that ends while NCCL frees a communicator, also one that was aborted before, may crash.
     fn drop(&mut self) {
-        self.abort(FREE_LIMIT);
+        self.abort();
+        if let Some(freed) = self.freed.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            // Ends when the sender is dropped.
+            let _ = freed.recv_timeout(FREE_LIMIT);
+        }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
 use cudarc::driver::result;
 use fulmen_core::{AllGatherCall, AllReduceCall, BackendError, Communicator, CommunicatorError};
@@ -84,7 +83,7 @@ impl NcclRank {
             Ok(true) => Ok(()),
             Ok(false) => {
                 self.group.lose();
-                self.comm.abort(Duration::ZERO);
+                self.comm.abort();
                 Err(failed(format!("{name} was not launched within {:?}", self.group.timeout())))
             }
             Err(CudaError::Nccl(error)) => Err(failed(error.to_string())),
@@ -216,7 +215,7 @@ impl Work for NcclRank {
 
     fn end_collectives(&self) {
         // Captured programs still use it.
-        self.comm.abort(Duration::ZERO);
+        self.comm.abort();
     }
 }
 

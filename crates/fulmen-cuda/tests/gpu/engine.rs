@@ -3,7 +3,9 @@
 use fulmen_core::DType;
 use fulmen_engine::EngineOptions;
 
-use crate::engine_scenario::{Reference, Storm, hybrid_model, prefix_hits_change_nothing, small_model};
+use crate::engine_scenario::{
+    Reference, Storm, expert_model, hybrid_model, prefix_hits_change_nothing, small_model,
+};
 use crate::engine_scenario::{window_hits_change_nothing, window_model};
 use crate::gpu;
 
@@ -52,7 +54,24 @@ fn a_storm_gives_equal_bits_in_batch_invariant_mode() {
     }
 }
 
-/// Experts have no batch-invariant kernels here, so gpt-oss is compared with the reference.
+#[test]
+fn a_storm_of_experts_gives_equal_bits_in_batch_invariant_mode() {
+    let Some(gpu) = gpu() else { return };
+    for (preset, recipe) in [("tiny-qwen3moe", "q4_k_m"), ("tiny-gpt-oss", "mxfp4_moe")] {
+        let model = expert_model(preset, recipe, Box::new(gpu.dispatcher()));
+        let options = EngineOptions {
+            context: 512,
+            max_sequences: 8,
+            pages: 14,
+            batch_invariant: true,
+            ..EngineOptions::default()
+        };
+        let storm = Storm { requests: 100, max_tokens: 24, sampled: true, options, seed: 3 };
+        let stats = storm.equal_bits(&model);
+        assert!(stats.dropped > 0, "{preset}: {stats:?}");
+    }
+}
+
 #[test]
 fn layers_with_windows_have_pages_of_their_own() {
     let Some(gpu) = gpu() else { return };

@@ -113,6 +113,10 @@ impl KernelDispatch for Limited {
         self.device.prefill_chunk()
     }
 
+    fn rows_at_once(&self) -> Option<u32> {
+        self.device.rows_at_once()
+    }
+
     fn fusions(&self) -> Fusions {
         self.device.fusions()
     }

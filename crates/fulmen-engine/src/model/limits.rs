@@ -12,6 +12,8 @@ use crate::Model;
 pub(super) struct RankLimits {
     /// Rows of a prefill.
     pub(super) preferred_rows: u32,
+    /// Rows of a decode step that run at once; 0 if it makes no difference.
+    pub(super) rows_at_once: u32,
     /// Recurrent states beside those of sequences.
     pub(super) kept_states: u32,
 }
@@ -20,18 +22,21 @@ impl RankLimits {
     fn least(self, other: RankLimits) -> RankLimits {
         RankLimits {
             preferred_rows: self.preferred_rows.min(other.preferred_rows),
+            rows_at_once: self.rows_at_once.min(other.rows_at_once),
             kept_states: self.kept_states.min(other.kept_states),
         }
     }
 
     /// The answer of a node.
     pub(super) fn to_words(self) -> Vec<u32> {
-        vec![self.preferred_rows, self.kept_states]
+        vec![self.preferred_rows, self.rows_at_once, self.kept_states]
     }
 
     fn from_words(words: &[u32]) -> Result<RankLimits, ModelError> {
         match *words {
-            [preferred_rows, kept_states] => Ok(RankLimits { preferred_rows, kept_states }),
+            [preferred_rows, rows_at_once, kept_states] => {
+                Ok(RankLimits { preferred_rows, rows_at_once, kept_states })
+            }
             _ => Err(ModelError::Without { what: "limits of another node" }),
         }
     }
@@ -49,10 +54,14 @@ impl EngineOptions {
         let stages = 0..model.placement().stages().len();
         let of_rank = |rank: &Model| {
             let prefers = |stage| rank.with_stage(stage, |device| device.prefill_chunk());
-            let preferred_rows = stages.clone().map(prefers).min().unwrap_or(1);
-            RankLimits { preferred_rows, kept_states: self.kept_on_rank(rank) }
+            let at_once = |stage| rank.with_stage(stage, |device| device.rows_at_once()).unwrap_or(0);
+            RankLimits {
+                preferred_rows: stages.clone().map(prefers).min().unwrap_or(1),
+                rows_at_once: stages.clone().map(at_once).min().unwrap_or(0),
+                kept_states: self.kept_on_rank(rank),
+            }
         };
-        let none = RankLimits { preferred_rows: 1, kept_states: 0 };
+        let none = RankLimits { preferred_rows: 1, rows_at_once: 0, kept_states: 0 };
         ranks_of(model).iter().map(of_rank).reduce(RankLimits::least).unwrap_or(none)
     }
 

@@ -464,9 +464,10 @@ mod tests {
             let rows = if batch_invariant { 512 } else { 2048 };
             let config = SchedulerConfig {
                 max_sequences: sequences,
-                buckets: super::super::options::buckets(rows),
+                buckets: super::super::options::buckets(rows, 132),
                 prefill_rows: 410,
                 prefill_rows_per_decode_row: 4,
+                decode_rows_per_prompt: 4,
                 batch_invariant,
                 ..SchedulerConfig::new(100, 2048, 16 * sequences)
             };

@@ -8,6 +8,9 @@ use crate::error::ConfigError;
 use crate::pages::{GroupConfig, PAGE_SIZE};
 use crate::prefix_cache::Namespace;
 
+/// From so many prompts at a time on, a step may be as long as the prompts want.
+pub const MANY_PROMPTS: u32 = 4;
+
 /// What happens to the pages of a preempted sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PreemptionMode {
@@ -40,6 +43,10 @@ pub struct SchedulerConfig {
     /// More of them where there are many decode rows: this number for each. A step of many decode rows takes
     /// long by itself, so that proportionate chunks delay its tokens by about the same factor.
     pub prefill_rows_per_decode_row: u32,
+    /// Prompts take all rows that decode rows leave where [`MANY_PROMPTS`] or more of them are being read, and
+    /// at least one for so many decode rows; 0 for never. When many requests begin at once, a few long steps
+    /// serve all of them sooner than many short ones.
+    pub decode_rows_per_prompt: u32,
     /// The largest number of rows of a step that give log-probabilities of prompt tokens. Beside them, each
     /// sequence may have one row with results.
     pub prompt_outputs: u32,
@@ -81,6 +88,7 @@ impl SchedulerConfig {
             buckets: (0..12).map(|power| 1 << power).collect(),
             prefill_rows: 512,
             prefill_rows_per_decode_row: 0,
+            decode_rows_per_prompt: 0,
             prompt_outputs: PAGE_SIZE,
             reserve_pages: 1,
             queue_limit: 4096,
@@ -104,8 +112,11 @@ impl SchedulerConfig {
         self.max_sequences.saturating_add(self.prompt_outputs).min(self.max_rows())
     }
 
-    /// The largest number of prefill rows beside so many decode rows.
-    pub(super) fn prefill_rows_beside(&self, decode_rows: u32) -> u32 {
+    /// The largest number of prefill rows of so many prompts beside so many decode rows.
+    pub(super) fn prefill_rows_beside(&self, decode_rows: u32, prompts: u32) -> u32 {
+        if prompts >= MANY_PROMPTS && decode_rows <= prompts.saturating_mul(self.decode_rows_per_prompt) {
+            return self.max_rows();
+        }
         self.prefill_rows.max(decode_rows.saturating_mul(self.prefill_rows_per_decode_row))
     }
 

@@ -37,7 +37,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use config::{PreemptionMode, SchedulerConfig};
+pub use config::{MANY_PROMPTS, PreemptionMode, SchedulerConfig};
 pub use stats::{GroupStats, Stats};
 
 use crate::error::{ConfigError, Leak, RequestError};

@@ -64,11 +64,12 @@ impl Scheduler {
     /// Chunks of prompts, up to the budget. The first prompt in line takes all of it, but a long one leaves
     /// half to the others, so that short prompts do not wait for its end.
     fn plan_prefill(&mut self, plan: &mut StepPlan, parts: &mut Vec<Part>) {
+        let prompts = self.in_order(|sequence| sequence.is_prefilling() && sequence.has_row());
         let mut budget = self.row_limit.saturating_sub(plan.rows.active);
         if plan.decode_rows > 0 {
-            budget = budget.min(self.config.prefill_rows_beside(plan.decode_rows));
+            let count = u32::try_from(prompts.len()).unwrap_or(u32::MAX);
+            budget = budget.min(self.config.prefill_rows_beside(plan.decode_rows, count));
         }
-        let prompts = self.in_order(|sequence| sequence.is_prefilling() && sequence.has_row());
         let mut outputs = self.config.prompt_outputs;
         let mut others: u32 = prompts.iter().map(|id| self.sequences[id].prefill_rows()).sum();
         for id in prompts {

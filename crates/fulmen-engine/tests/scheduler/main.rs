@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use fulmen_engine::mock::{MockDevice, MockModel};
 use fulmen_engine::step::{Sampled, StepOutput, StepPlan};
-use fulmen_engine::{Driver, Event, Progress, Request, RequestError, RequestId, Scheduler, SchedulerConfig};
+use fulmen_engine::{
+    Driver, Event, MANY_PROMPTS, Progress, Request, RequestError, RequestId, Scheduler, SchedulerConfig,
+};
 
 /// Pages of 4 positions, 8 slots, up to 32 rows.
 fn config(pages: u32) -> SchedulerConfig {

@@ -116,6 +116,34 @@ fn prompts_delay_the_tokens_of_others_by_their_budget_at_most() {
 }
 
 #[test]
+fn many_prompts_at_once_take_whole_steps() {
+    let config = SchedulerConfig { decode_rows_per_prompt: 2, ..config(1000) };
+    let longest = config.max_rows();
+    let prefill_rows = |decoding: u32, prompts: u32| {
+        let mut scheduler = scheduler(config.clone());
+        for _ in 0..decoding {
+            scheduler.submit(Request::new(prompt(1), 50), ms(0)).unwrap();
+        }
+        let plan = scheduler.plan(ms(0)).unwrap();
+        answer(&mut scheduler, &plan, 7);
+        for number in 0..prompts {
+            // Different from the first token on: nothing is cached.
+            let tokens = (0..longest).map(|at| (number + at) % 10 + 10).collect();
+            scheduler.submit(Request::new(tokens, 1), ms(0)).unwrap();
+        }
+        let plan = scheduler.plan(ms(0)).unwrap();
+        assert_eq!(plan.decode_rows, decoding);
+        plan.rows.active - decoding
+    };
+    let few = config.prefill_rows;
+    assert!(few < longest - 8, "{few} of {longest}");
+    assert_eq!(prefill_rows(1, MANY_PROMPTS - 1), few, "a few long prompts");
+    assert_eq!(prefill_rows(1, MANY_PROMPTS), longest - 1);
+    assert_eq!(prefill_rows(2 * MANY_PROMPTS, MANY_PROMPTS), longest - 2 * MANY_PROMPTS);
+    assert_eq!(prefill_rows(2 * MANY_PROMPTS + 1, MANY_PROMPTS), few, "too many that wait for their tokens");
+}
+
+#[test]
 fn a_sequence_that_has_ended_is_dropped_one_step_later() {
     let mut scheduler = scheduler(config(64));
     let stop = Stop { tokens: vec![7], ..Stop::default() };

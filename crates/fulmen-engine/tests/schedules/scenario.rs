@@ -175,6 +175,7 @@ fn draw_config(flavor: Flavor, rng: &mut Rng) -> SchedulerConfig {
         buckets: vec![1, 2, 4, 8, 16, [24, 32, 48][rng.usize(..3)]],
         prefill_rows: rng.u32(1..=16).max(if batch_invariant { page_size } else { 1 }),
         prefill_rows_per_decode_row: rng.u32(0..=4),
+        decode_rows_per_prompt: rng.u32(0..=4),
         prompt_outputs: rng.u32(1..=12).max(if batch_invariant { page_size } else { 1 }),
         reserve_pages: rng.u32(..=2),
         queue_limit: if chance(rng, 10) { rng.usize(1..=3) } else { 100 },
