@@ -2,11 +2,7 @@
 // on tensor cores in bf16. A pair is a row of x and one of its experts (experts.cuh). Launched by
 // src/kernels/expert_gemm.rs.
 //
-// expert_sort: groups the pairs by expert (counting sort; one block of SORT_THREADS). `order` lists the pairs
-//   of expert 0, then of expert 1, ...; `tiles` has one entry per tile of up to TILE_M pairs of one expert:
-//   {expert, first in `order`, pairs}; entries past the last are empty. A pair whose id is out of range is
-//   reported and left out. The order of the pairs of an expert varies from run to run; results do not depend
-//   on it.
+// expert_sort: groups the pairs by expert (expert_sort.cuh).
 // expert_pack: x in bf16, rows padded with zeros to whole K steps; a thread converts 8 elements. Tiles read x
 //   again for every TILE_N columns, and f32 would be the larger part of their traffic from L2.
 // expert_gemm_<type>: tile 64 pairs (TILE_M) x 128 rows of W (TILE_N), K step 64; grid ceil(n / TILE_N) x the
@@ -22,35 +18,14 @@
 // Numerics: bf16 operands, f32 sums.
 // Bound: dequantization and mma.sync, for many pairs also x and W from L2. H200, prefill of gpt-oss-20b in
 // MXFP4: 118 TFLOP/s, 12 % of the dense bf16 peak.
-#include "experts.cuh"
+#include "expert_sort.cuh"
 #include "ptx/bf16x2_fma.cuh"
 #include "ptx/mma.cuh"
 #include "quant.cuh"
 
 constexpr u32 TILE_M = 64, TILE_N = 128, K_STEP = 64, PITCH = K_STEP + 8, THREADS = 256;
-constexpr u32 SORT_THREADS = 1024, MAX_EXPERTS = 1024;
 
-// Up to TILE_M pairs of an expert.
-struct ExpertTile {
-    u32 expert;
-    u32 first;
-    u32 pairs;
-    u32 unused;
-};
-
-// Mirrored by `ExpertSortArgs` in src/kernels/expert_gemm.rs.
-struct ExpertSortArgs {
-    const u32* ids;     // [pairs]
-    u32* order;         // [pairs]
-    ExpertTile* tiles;  // [max_tiles]
-    Fault* fault;
-    u32 pairs;
-    u32 top_k;
-    u32 n_experts;
-    u32 max_tiles;
-};
-
-// Mirrored by `ExpertPackArgs` there.
+// Mirrored by `ExpertPackArgs` in src/kernels/expert_gemm.rs.
 struct ExpertPackArgs {
     const float* x;  // [rows, k]
     u16* out;        // [rows, pitch] bf16
@@ -79,54 +54,10 @@ struct ExpertGemmArgs {
 };
 #include "layout/expert_gemm.cuh"
 
-// Sums of the values before each thread's, over the block; `sums` has a value per thread.
-DEVICE u32 exclusive_scan(u32 value, u32* sums) {
-    const u32 at = threadIdx.x;
-    sums[at] = value;
-    __syncthreads();
-#pragma unroll 1
-    for (u32 step = 1; step < SORT_THREADS; step *= 2) {
-        const u32 other = at >= step ? sums[at - step] : 0;
-        __syncthreads();
-        sums[at] += other;
-        __syncthreads();
-    }
-    const u32 inclusive = sums[at];
-    __syncthreads();
-    return inclusive - value;
-}
-
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
     expert_sort(const __grid_constant__ ExpertSortArgs args) {
-    __shared__ u32 counts[MAX_EXPERTS], sums[SORT_THREADS];
     pdl_begin();
-    const u32 expert = threadIdx.x;
-    counts[expert] = 0;
-    __syncthreads();
-    for (u32 pair = threadIdx.x; pair < args.pairs; pair += SORT_THREADS) {
-        const u32 id = args.ids[pair];
-        if (id < args.n_experts)
-            atomicAdd(&counts[id], 1u);
-        else if (id != NO_EXPERT)
-            report(args.fault, FAULT_EXPERT, pair / args.top_k, id, args.n_experts);
-    }
-    __syncthreads();
-    // One thread per expert.
-    const u32 count = counts[expert], tiles = (count + TILE_M - 1) / TILE_M;
-    const u32 first = exclusive_scan(count, sums), first_tile = exclusive_scan(tiles, sums);
-    for (u32 i = 0; i < tiles; i++)
-        args.tiles[first_tile + i] = {expert, first + i * TILE_M, min(TILE_M, count - i * TILE_M), 0};
-    __shared__ u32 all_tiles;
-    if (expert == SORT_THREADS - 1) all_tiles = first_tile + tiles;
-    // The next free place of each expert.
-    counts[expert] = first;
-    __syncthreads();
-    for (u32 tile = all_tiles + threadIdx.x; tile < args.max_tiles; tile += SORT_THREADS)
-        args.tiles[tile] = {0, 0, 0, 0};
-    for (u32 pair = threadIdx.x; pair < args.pairs; pair += SORT_THREADS) {
-        const u32 id = args.ids[pair];
-        if (id < args.n_experts) args.order[atomicAdd(&counts[id], 1u)] = pair;
-    }
+    sort_pairs(args);
 }
 
 DEVICE uint4 pack8(const float (&v)[8]) {

@@ -42,6 +42,7 @@
     Embedded::new("expert_gemm", &["80", "90"], include_bytes!("expert_gemm.ptx.zst")),
     Embedded::new("expert_gemv", &["80", "90"], include_bytes!("expert_gemv.ptx.zst")),
     Embedded::new("expert_generic", &["80", "90"], include_bytes!("expert_generic.ptx.zst")),
+    Embedded::new("expert_small_m", &["80", "90"], include_bytes!("expert_small_m.ptx.zst")),
     Embedded::new("gated_delta_chunks", &["80", "90"], include_bytes!("gated_delta_chunks.ptx.zst")),
     Embedded::new("gated_delta_rule", &["80", "90"], include_bytes!("gated_delta_rule.ptx.zst")),
     Embedded::new("gather_tokens", &["80", "90"], include_bytes!("gather_tokens.ptx.zst")),

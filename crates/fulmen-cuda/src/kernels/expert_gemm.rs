@@ -4,6 +4,7 @@
 
 use fulmen_core::DType;
 
+use super::expert_sort::{ExpertSortArgs, ExpertTile, SORT_THREADS, max_tiles};
 use super::experts::{GatedActivation, PairProjection};
 use super::{Launched, type_name, wide};
 use crate::layout::{DevicePtr, kernel_args};
@@ -14,33 +15,10 @@ const TILE_M: u32 = 64;
 const TILE_N: u32 = 128;
 const K_STEP: u32 = 64;
 const THREADS: u32 = 256;
-const SORT_THREADS: u32 = 1024;
-const MAX_EXPERTS: u32 = fulmen_core::MAX_EXPERTS;
-
-// The sort has one thread per expert.
-const _: () = assert!(MAX_EXPERTS <= SORT_THREADS);
 
 kernel_args! {
     file: "expert_gemm.cu";
-    constants: [TILE_M, TILE_N, K_STEP, THREADS, SORT_THREADS, MAX_EXPERTS];
-
-    struct ExpertTile {
-        expert: u32,
-        first: u32,
-        pairs: u32,
-        unused: u32,
-    }
-
-    struct ExpertSortArgs {
-        ids: DevicePtr,
-        order: DevicePtr,
-        tiles: DevicePtr,
-        fault: DevicePtr,
-        pairs: u32,
-        top_k: u32,
-        n_experts: u32,
-        max_tiles: u32,
-    }
+    constants: [TILE_M, TILE_N, K_STEP, THREADS];
 
     struct ExpertPackArgs {
         x: DevicePtr,
@@ -74,11 +52,6 @@ pub(super) fn takes(dtype: DType) -> bool {
     dtype.is_quantized()
 }
 
-/// Tiles of the worst routing.
-fn max_tiles(pairs: usize, n_experts: u32) -> usize {
-    pairs / TILE_M as usize + pairs.min(n_experts as usize)
-}
-
 /// Where the parts of the scratch memory begin: the sorted pairs at 0, then these.
 struct Scratch {
     tiles: usize,
@@ -90,7 +63,7 @@ impl Scratch {
     /// Of so many pairs, and so many rows of `k` columns of x.
     fn new(pairs: usize, n_experts: u32, x_rows: usize, k: u32) -> Scratch {
         let tiles = (pairs * 4).next_multiple_of(256);
-        let x = tiles + (max_tiles(pairs, n_experts) * size_of::<ExpertTile>()).next_multiple_of(256);
+        let x = tiles + (max_tiles(pairs, n_experts, TILE_M) * size_of::<ExpertTile>()).next_multiple_of(256);
         Scratch { tiles, x, bytes: x + x_rows * k.next_multiple_of(K_STEP) as usize * 2 }
     }
 }
@@ -109,9 +82,20 @@ pub(super) fn launch(queue: &mut Queue, projections: &[PairProjection], scratch:
     let x_rows = if x_by_pair { pairs } else { m };
     let parts = Scratch::new(pairs as usize, n_experts, x_rows as usize, k);
     let (tiles, packed) = (scratch + parts.tiles as u64, scratch + parts.x as u64);
-    let max_tiles = queue.rows("expert_gemm", max_tiles(pairs as usize, n_experts) as u64)?;
+    let max_tiles = queue.rows("expert_gemm", max_tiles(pairs as usize, n_experts, TILE_M) as u64)?;
     let fault = queue.fault();
-    let sort = ExpertSortArgs { ids, order: scratch, tiles, fault, pairs, top_k: top, n_experts, max_tiles };
+    let sort = ExpertSortArgs {
+        ids,
+        order: scratch,
+        tiles,
+        fault,
+        pairs,
+        top_k: top,
+        n_experts,
+        max_tiles,
+        tile_pairs: TILE_M,
+        unused: 0,
+    };
     queue.launch(&Launch::new("expert_gemm", "expert_sort", 1, SORT_THREADS), &sort)?;
     let pitch = k.next_multiple_of(K_STEP);
     let aligned = if k.is_multiple_of(4) { wide(&[x]) } else { 0 };
@@ -143,23 +127,4 @@ pub(super) fn launch(queue: &mut Queue, projections: &[PairProjection], scratch:
         queue.launch(&Launch::new("expert_gemm", &entry, blocks, THREADS).rows(max_tiles), &args)?;
     }
     Ok(2 + projections.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn there_are_tiles_for_every_routing() {
-        let tile = TILE_M as usize;
-        for (pairs, n_experts) in [(1, 1), (1, 8), (8, 128), (64, 2), (65, 2), (4096, 128), (16_384, 128)] {
-            let experts = n_experts as usize;
-            // All pairs have one expert, or every other expert has a last tile of one pair.
-            let last = pairs.min(experts) - 1;
-            let worst = (pairs - last).div_ceil(tile) + last;
-            for tiles in [usize::div_ceil(pairs, tile), worst] {
-                assert!(tiles <= max_tiles(pairs, n_experts), "{pairs} {n_experts}");
-            }
-        }
-    }
 }

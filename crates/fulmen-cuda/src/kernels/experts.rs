@@ -8,7 +8,7 @@
 
 use fulmen_core::{ActivationForm, ExpertDownCall, ExpertGateUpCall, WeightArg};
 
-use super::{Launched, expert_gemm, expert_gemv, expert_generic};
+use super::{Launched, expert_gemm, expert_gemv, expert_generic, expert_small_m};
 use crate::device::Caps;
 use crate::forward::Forwarding;
 use crate::layout::kernel_args;
@@ -23,7 +23,13 @@ const CLAMPED_SWIGLU: u32 = 2;
 
 /// Whether the GEMV runs so many rows: not where most experts would be read for more than two of them.
 fn takes_gemv(m: u32, top: u32, n_experts: u32, batch_invariant: bool) -> bool {
-    m <= GEMV_ROWS && (m <= 2 || m * top <= 2 * n_experts) && !batch_invariant
+    let gemv_rows = std::env::var("FULMEN_TRY_GEMV").ok().and_then(|v| v.parse().ok()).unwrap_or(GEMV_ROWS);
+    m <= gemv_rows && (m <= 2 || m * top <= 2 * n_experts) && !batch_invariant
+}
+
+/// Whether the small-M GEMM may run so many rows.
+fn takes_small_m(m: u32, batch_invariant: bool) -> bool {
+    m > 1 && !batch_invariant && std::env::var_os("FULMEN_TRY_NO_SMALL").is_none()
 }
 
 kernel_args! {
@@ -128,6 +134,11 @@ pub(crate) fn launch_gate_up_planned(
     {
         return launched;
     }
+    if takes_small_m(call.m, call.batch_invariant)
+        && let Some(launched) = expert_small_m::launch_gate_up(queue, call)
+    {
+        return launched;
+    }
     let pairs = call.m as usize * call.top as usize;
     let gates = (pairs * call.n() as usize * 4).next_multiple_of(256);
     let grouped =
@@ -170,6 +181,11 @@ pub(crate) fn launch_down_planned(
     }
     if takes_gemv(call.m, call.top, call.n_experts, call.batch_invariant)
         && let Some(launched) = expert_gemv::launch_down(queue, call, forwarding)
+    {
+        return launched;
+    }
+    if takes_small_m(call.m, call.batch_invariant)
+        && let Some(launched) = expert_small_m::launch_down(queue, call)
     {
         return launched;
     }

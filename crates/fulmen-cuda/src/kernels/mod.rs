@@ -22,6 +22,8 @@ mod even_split;
 mod expert_gemm;
 mod expert_gemv;
 mod expert_generic;
+mod expert_small_m;
+mod expert_sort;
 pub(crate) mod experts;
 mod f16_fragments;
 mod f16_panels;
