@@ -183,14 +183,9 @@ impl KernelDispatch for CudaDispatcher {
         BACKEND
     }
 
-    /// The kernels of the delta rule of a single sequence depend on the number of rows, and those of experts
-    /// have not given equal bits in batches.
+    /// The kernels of experts have not given equal bits in batches.
     fn batch_invariant(&self, call: &OpCall) -> bool {
-        match call {
-            OpCall::ExpertGateUp(_) | OpCall::ExpertDown(_) => false,
-            OpCall::GatedDeltaRule(call) => !kernels::gated_delta_chunks::takes(self.queue.caps(), call),
-            _ => true,
-        }
+        !matches!(call, OpCall::ExpertGateUp(_) | OpCall::ExpertDown(_))
     }
 
     ops! {

@@ -4,6 +4,7 @@ use fulmen_core::DType;
 use fulmen_engine::EngineOptions;
 
 use crate::engine_scenario::{Reference, Storm, hybrid_model, prefix_hits_change_nothing, small_model};
+use crate::engine_scenario::{mixed_prompts_are_those_of_sessions, mixed_steps};
 use crate::engine_scenario::{window_hits_change_nothing, window_model};
 use crate::gpu;
 
@@ -91,6 +92,40 @@ fn a_storm_of_hybrid_models_gives_the_tokens_of_running_alone() {
     let storm = Storm { requests: 100, max_tokens: 40, sampled: false, options, seed: 5 };
     let stats = storm.near(&model, &Reference::hybrid("tiny-qwen35", "f16"));
     assert!(stats.decode_rows > 7 * stats.steps, "{stats:?}");
+}
+
+/// Chunks of rows beside walks, captured and not; and walks alone, batch-invariant.
+#[test]
+fn prompts_of_hybrid_models_in_mixed_steps_are_those_of_sessions() {
+    let Some(gpu) = gpu() else { return };
+    for preset in ["tiny-qwen35", "tiny-qwen3next"] {
+        let reference = Reference::hybrid(preset, "f16");
+        let model = hybrid_model(preset, "f16", Box::new(gpu.dispatcher()));
+        for eager in [false, true] {
+            let options = EngineOptions { eager, cache: DType::F32, ..mixed_steps() };
+            mixed_prompts_are_those_of_sessions(&model, &options, &reference, 3e-2);
+        }
+    }
+    let model = hybrid_model("tiny-qwen35", "f16", Box::new(gpu.dispatcher()));
+    let options = EngineOptions { batch_invariant: true, cache: DType::F32, ..mixed_steps() };
+    mixed_prompts_are_those_of_sessions(&model, &options, &Reference::hybrid("tiny-qwen35", "f16"), 3e-2);
+}
+
+/// A delta net walks over rows there, whatever their number.
+#[test]
+fn a_storm_of_hybrid_models_gives_equal_bits_in_batch_invariant_mode() {
+    let Some(gpu) = gpu() else { return };
+    let model = hybrid_model("tiny-qwen35", "q8_0", Box::new(gpu.dispatcher()));
+    let options = EngineOptions {
+        context: 512,
+        max_sequences: 8,
+        pages: 14,
+        batch_invariant: true,
+        ..EngineOptions::default()
+    };
+    let storm = Storm { requests: 100, max_tokens: 24, sampled: true, options, seed: 3 };
+    let stats = storm.equal_bits(&model);
+    assert!(stats.cancelled > 0 && stats.prefix_cache.hits > 5, "{stats:?}");
 }
 
 #[test]
