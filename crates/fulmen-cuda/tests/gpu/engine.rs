@@ -94,21 +94,23 @@ fn a_storm_of_hybrid_models_gives_the_tokens_of_running_alone() {
     assert!(stats.decode_rows > 7 * stats.steps, "{stats:?}");
 }
 
-/// Chunks of rows beside walks, captured and not; and walks alone, batch-invariant.
+/// Chunks of rows beside walks, captured and not; and walks alone, batch-invariant. One other token 20
+/// positions before the end changes log-probabilities by 0.02 to 0.5.
 #[test]
 fn prompts_of_hybrid_models_in_mixed_steps_are_those_of_sessions() {
     let Some(gpu) = gpu() else { return };
+    let f32 = EngineOptions { cache: DType::F32, ..mixed_steps() };
     for preset in ["tiny-qwen35", "tiny-qwen3next"] {
-        let reference = Reference::hybrid(preset, "f16");
-        let model = hybrid_model(preset, "f16", Box::new(gpu.dispatcher()));
+        let reference = Reference::hybrid(preset, "f32");
+        let model = hybrid_model(preset, "f32", Box::new(gpu.dispatcher()));
         for eager in [false, true] {
-            let options = EngineOptions { eager, cache: DType::F32, ..mixed_steps() };
-            mixed_prompts_are_those_of_sessions(&model, &options, &reference, 3e-2);
+            let options = EngineOptions { eager, ..f32.clone() };
+            mixed_prompts_are_those_of_sessions(&model, &options, &reference, 2e-2);
         }
     }
-    let model = hybrid_model("tiny-qwen35", "f16", Box::new(gpu.dispatcher()));
-    let options = EngineOptions { batch_invariant: true, cache: DType::F32, ..mixed_steps() };
-    mixed_prompts_are_those_of_sessions(&model, &options, &Reference::hybrid("tiny-qwen35", "f16"), 3e-2);
+    let model = hybrid_model("tiny-qwen35", "f32", Box::new(gpu.dispatcher()));
+    let options = EngineOptions { batch_invariant: true, ..f32 };
+    mixed_prompts_are_those_of_sessions(&model, &options, &Reference::hybrid("tiny-qwen35", "f32"), 2e-2);
 }
 
 /// A delta net walks over rows there, whatever their number.

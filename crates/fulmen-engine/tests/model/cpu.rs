@@ -107,8 +107,11 @@ fn a_storm_of_hybrid_models_gives_the_tokens_of_running_alone() {
 fn prompts_of_hybrid_models_in_mixed_steps_are_those_of_sessions() {
     for preset in ["tiny-qwen35", "tiny-qwen3next"] {
         let model = hybrid_model(preset, "f32", Box::new(CpuDispatcher::with_threads(2)));
-        let options = EngineOptions { cache: DType::F32, ..mixed_steps() };
-        mixed_prompts_are_those_of_sessions(&model, &options, &Reference::hybrid(preset, "f32"), 1e-3);
+        let reference = Reference::hybrid(preset, "f32");
+        for batch_invariant in [false, true] {
+            let options = EngineOptions { batch_invariant, cache: DType::F32, ..mixed_steps() };
+            mixed_prompts_are_those_of_sessions(&model, &options, &reference, 1e-3);
+        }
     }
 }
 
