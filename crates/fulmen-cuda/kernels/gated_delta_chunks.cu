@@ -1,5 +1,6 @@
-// Chunkwise gated delta rule (WY representation) for prefill: rows of one sequence in chunks of CHUNK, by
-// matmuls within a chunk and a state that goes from chunk to chunk. Launched by
+// Chunkwise gated delta rule (WY representation) for prefill: rows of a sequence in chunks of CHUNK, by
+// matmuls within a chunk and a state that goes from chunk to chunk. Which rows are those of one sequence is
+// read from device memory (sequence_chunks.cuh); the other rows of a step go row by row. Launched by
 // src/kernels/gated_delta_chunks.rs; the rule row by row is gated_delta_rule.cu.
 //
 // Algorithm. For row t of a value head, with its gate g_t, beta b_t, and k and q divided by their
@@ -23,33 +24,37 @@
 // on it or on later ones, their ratio is 0.
 //
 // Tiles and mapping
-//   prepare  grid chunks x n_v_heads, 256 threads: 4 x 4 elements of K K^T and Q K^T each; four threads for
-//            each column of the inverse, every fourth row of which a thread holds in registers
-//   scan     grid (head_dim / COLUMNS) x n_v_heads, 256 threads: columns of the state do not depend on each
-//            other. A thread has 2 rows x 4 columns of W, U and Y, and 4 x 4 elements of the state
+//   prepare  grid most chunks x n_v_heads, 256 threads: 4 x 4 elements of K K^T and Q K^T each; four threads
+//            for each column of the inverse, every fourth row of which a thread holds in registers
+//   scan     work items (head_dim / COLUMNS) x n_v_heads x ranges, of which a grid of at most one block for
+//            each SM takes every gridDim.x-th; 256 threads: columns of the state do not depend on each other.
+//            A thread has 2 rows x 4 columns of W, U and Y, and 4 x 4 elements of the state
 //   Shared memory of a block: prepare 83 KiB, scan 137 KiB; one stage, loads do not overlap FMA.
 //
 // Memory layouts
-//   x [m, q k v]; alpha and beta [m, n_v_heads]; decay and dt [n_v_heads]; positions [m]; state [n_v_heads,
-//   head_dim, head_dim], rows by k; y [m, n_v_heads, head_dim]; matrices [n_v_heads, chunks, 2, CHUNK,
-//   CHUNK]: T and P; factors [n_v_heads, chunks, 4, CHUNK]. Rows behind the last one of a chunk count as
-//   zeros with a gate of 1.
+//   x [m, q k v]; alpha and beta [m, n_v_heads]; decay and dt [n_v_heads]; positions [m]; state [n_seqs,
+//   n_v_heads, head_dim, head_dim], rows by k; y [m, n_v_heads, head_dim]; matrices [n_v_heads, 2, m, CHUNK]:
+//   the rows of T and P; factors [n_v_heads, 4, m]. Rows behind the last one of a chunk count as zeros with a
+//   gate of 1.
 //   shared   rows of q, k, T, P, W, U and the state have pitches of 4 floats more than their length, so that
 //            16-byte loads of 8 neighboring rows are free of bank conflicts
 //
-// Preconditions: one sequence, from 32 rows on; head_dim a multiple of 32 (COLUMNS), at most 128 (MAX_HEAD);
+// Preconditions: 32 rows or more; head_dim a multiple of 32 (COLUMNS), at most 128 (MAX_HEAD);
 // x, state and y 16-byte aligned.
 // Numerics: f32 products and sums. An element that is not finite makes all rows of its chunk so.
 // Bound: FMA and shared memory. A chunk takes 1.05 million FMA in each block of the scan (8200 cycles of an
-// SM) for head_dim 128; the grid has head_dim / 32 * n_v_heads blocks: 128 for 32 heads of 128, of 132 SMs on
-// an H200. Not measured alone (prefill of Qwen3.5 4B, 2048 tokens: 86.7 ms).
+// SM) for head_dim 128; a range has head_dim / 32 * n_v_heads items: 128 for 32 heads of 128, of 132 SMs on
+// an H200. So ranges take their turns, and a step costs what its chunks do, whoever has them; a last chunk of
+// few rows costs what a whole one does. Not measured alone (prefill of Qwen3.5 4B, 2048 tokens: 86.7 ms, with
+// the convolution row by row).
 #include "common.cuh"
 #include "delta_heads.cuh"
 #include "float4.cuh"
+#include "sequence_chunks.cuh"
 #include "silu.cuh"
 #include "softplus.cuh"
 
-constexpr u32 CHUNK = 64, COLUMNS = 32, MAX_HEAD = 128, THREADS = 256, WARPS = THREADS / 32;
+constexpr u32 CHUNK = CHUNK_ROWS, COLUMNS = 32, MAX_HEAD = 128, THREADS = 256, WARPS = THREADS / 32;
 constexpr u32 HEAD_PITCH = MAX_HEAD + 4, CHUNK_PITCH = CHUNK + 4, COLUMN_PITCH = COLUMNS + 4;
 constexpr float MIN_LOG_GATE = -87.0f;  // exp of less is not a normal number
 
@@ -65,8 +70,7 @@ struct DeltaChunksArgs {
     float* y;
     float* matrices;
     float* factors;
-    u32 m;
-    u32 chunks;
+    SequenceChunks chunks;
     DeltaHeads heads;
     float epsilon;
     u32 unused;
@@ -82,18 +86,19 @@ enum Factor : u32 { DECAY_FROM_START, DECAY_TO_END, INV_NORM_K, INV_NORM_Q };
 struct Head {
     u32 d, value, width, query_at, key_at, value_at;
 
-    DEVICE Head(const DeltaChunksArgs& args) {
-        d = args.heads.head_dim, value = blockIdx.y;
+    DEVICE Head(const DeltaChunksArgs& args, u32 value_head) {
+        d = args.heads.head_dim, value = value_head;
         const u32 key = args.heads.key_head(value);
         width = (2 * args.heads.n_k_heads + args.heads.n_v_heads) * d;
         query_at = key * d, key_at = (args.heads.n_k_heads + key) * d;
         value_at = (2 * args.heads.n_k_heads + value) * d;
     }
-    DEVICE float* matrix(const DeltaChunksArgs& args, u32 chunk, u32 which) const {
-        return args.matrices + (((u64)value * args.chunks + chunk) * 2 + which) * CHUNK * CHUNK;
+    // Of the rows from `row` on.
+    DEVICE float* matrix(const DeltaChunksArgs& args, u32 row, u32 which) const {
+        return args.matrices + (((u64)value * 2 + which) * args.chunks.m + row) * CHUNK;
     }
-    DEVICE float* factors(const DeltaChunksArgs& args, u32 chunk, Factor which) const {
-        return args.factors + (((u64)value * args.chunks + chunk) * 4 + which) * CHUNK;
+    DEVICE float* factors(const DeltaChunksArgs& args, u32 row, Factor which) const {
+        return args.factors + ((u64)value * 4 + which) * args.chunks.m + row;
     }
 };
 
@@ -145,11 +150,11 @@ struct ChunkGates {
     // G_t / G_s, s <= t.
     DEVICE float ratio(u32 t, u32 s) const { return segment[t] == segment[s] ? expf(sum[t] - sum[s]) : 0.0f; }
 
-    DEVICE void write(const DeltaChunksArgs& args, const Head& head, u32 chunk) const {
+    DEVICE void write(const DeltaChunksArgs& args, const Head& head, u32 first, u32 rows) const {
         const u32 t = threadIdx.x;
-        if (t >= CHUNK) return;
-        head.factors(args, chunk, DECAY_FROM_START)[t] = segment[t] == 0 ? expf(sum[t]) : 0.0f;
-        head.factors(args, chunk, DECAY_TO_END)[t] = ratio(CHUNK - 1, t);
+        if (t >= rows) return;
+        head.factors(args, first, DECAY_FROM_START)[t] = segment[t] == 0 ? expf(sum[t]) : 0.0f;
+        head.factors(args, first, DECAY_TO_END)[t] = ratio(CHUNK - 1, t);
     }
 };
 
@@ -163,14 +168,14 @@ DEVICE void load_normalized(const DeltaChunksArgs& args, const Head& head, u32 f
             v = ldcg4(args.x + (u64)(first + t) * head.width + column + lane * 4);
         const float norm = sqrtf(warp_sum(sum_of_squares(v)));
         const float factor = scale / (norm < args.epsilon ? args.epsilon : norm);
-        if (lane == 0) factors[t] = factor;
+        if (lane == 0 && t < rows) factors[t] = factor;
         if (lane * 4 < head.d) *(float4*)(to + t * HEAD_PITCH + lane * 4) = v * factor;
     }
 }
 
 // The columns of (I + A)^-1 diag(beta), A strictly lower triangular in shared memory: a warp has eight, whose
-// elements go to `to`. Row t is known when all rows above it are.
-DEVICE void invert(const float* a, const ChunkGates& gates, float* to) {
+// elements go to `to`, those of `count` rows. Row t is known when all rows above it are.
+DEVICE void invert(const float* a, const ChunkGates& gates, u32 count, float* to) {
     const u32 lane = threadIdx.x % 32, part = lane / 8, column = threadIdx.x / 32 * 8 + lane % 8;
     float rows[CHUNK / 4];  // part, part + 4, ...
 #pragma unroll
@@ -186,7 +191,7 @@ DEVICE void invert(const float* a, const ChunkGates& gates, float* to) {
         const float value = (t == column ? gates.beta[t] : 0.0f) - sum;
         if (part == t % 4) {
             rows[t / 4] = value;
-            to[t * CHUNK + column] = value;
+            if (t < count) to[t * CHUNK + column] = value;
         }
     }
 }
@@ -197,13 +202,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ ChunkGates gates;
     pdl_begin();
     float *k = (float*)memory, *q = k + CHUNK * HEAD_PITCH, *a = q + CHUNK * HEAD_PITCH;
-    const u32 chunk = blockIdx.x, first = chunk * CHUNK, rows = min(CHUNK, args.m - first);
-    const Head head(args);
+    if (blockIdx.x >= args.chunks.n_chunks()) return;
+    const RowChunk chunk = args.chunks.chunk(blockIdx.x);
+    const u32 first = chunk.first, rows = chunk.rows;
+    const Head head(args, blockIdx.y);
     gates.load(args, head, first, rows);
-    gates.write(args, head, chunk);
-    load_normalized(args, head, first, rows, head.key_at, 1.0f, head.factors(args, chunk, INV_NORM_K), k);
+    gates.write(args, head, first, rows);
+    load_normalized(args, head, first, rows, head.key_at, 1.0f, head.factors(args, first, INV_NORM_K), k);
     load_normalized(args, head, first, rows, head.query_at, rsqrtf((float)head.d),
-                    head.factors(args, chunk, INV_NORM_Q), q);
+                    head.factors(args, first, INV_NORM_Q), q);
     __syncthreads();
     // Rows 4 ty to + 3 and columns tx, tx + 16, ...
     const u32 tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -224,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             }
         }
     }
-    float* p = head.matrix(args, chunk, 1);
+    float* p = head.matrix(args, first, 1);
 #pragma unroll
     for (u32 r = 0; r < 4; r++)
 #pragma unroll
@@ -232,10 +239,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const u32 t = 4 * ty + r, s = tx + 16 * j;
             const float ratio = s <= t ? gates.ratio(t, s) : 0.0f;
             a[t * CHUNK_PITCH + s] = s < t ? gates.beta[t] * ratio * kk[r][j] : 0.0f;
-            p[t * CHUNK + s] = s <= t ? ratio * qk[r][j] : 0.0f;
+            if (t < rows) p[t * CHUNK + s] = s <= t ? ratio * qk[r][j] : 0.0f;
         }
     __syncthreads();
-    invert(a, gates, head.matrix(args, chunk, 0));
+    invert(a, gates, rows, head.matrix(args, first, 0));
 }
 
 // ---- Scan -------------------------------------------------------------------------------------------------
@@ -250,15 +257,16 @@ struct ScanMemory {
 };
 
 // Loads q, k and the matrices of a chunk.
-DEVICE void load_chunk(const DeltaChunksArgs& args, const Head& head, u32 chunk, ScanMemory& shared) {
-    const u32 first = chunk * CHUNK, lane = threadIdx.x % 32;
-    const float *of_key = head.factors(args, chunk, INV_NORM_K),
-                *of_query = head.factors(args, chunk, INV_NORM_Q);
+DEVICE void load_chunk(const DeltaChunksArgs& args, const Head& head, u32 first, u32 rows,
+                       ScanMemory& shared) {
+    const u32 lane = threadIdx.x % 32;
+    const float *of_key = head.factors(args, first, INV_NORM_K),
+                *of_query = head.factors(args, first, INV_NORM_Q);
 #pragma unroll 4
     for (u32 t = threadIdx.x / 32; t < CHUNK; t += WARPS) {
         float4 key = make_float4(0, 0, 0, 0), query = key;
         if (lane * 4 >= head.d) continue;
-        if (first + t < args.m) {
+        if (t < rows) {
             const float* row = args.x + (u64)(first + t) * head.width + lane * 4;
             key = ldcg4(row + head.key_at) * __ldcg(of_key + t);
             query = ldcg4(row + head.query_at) * __ldcg(of_query + t);
@@ -266,15 +274,18 @@ DEVICE void load_chunk(const DeltaChunksArgs& args, const Head& head, u32 chunk,
         *(float4*)&shared.k[t][lane * 4] = key;
         *(float4*)&shared.q[t][lane * 4] = query;
     }
-    const float *t = head.matrix(args, chunk, 0), *p = head.matrix(args, chunk, 1);
+    const float *t = head.matrix(args, first, 0), *p = head.matrix(args, first, 1);
 #pragma unroll 4
     for (u32 at = threadIdx.x * 4; at < CHUNK * CHUNK; at += THREADS * 4) {
-        *(float4*)&shared.t[at / CHUNK][at % CHUNK] = ldcg4(t + at);
-        *(float4*)&shared.p[at / CHUNK][at % CHUNK] = ldcg4(p + at);
+        const bool inside = at / CHUNK < rows;
+        *(float4*)&shared.t[at / CHUNK][at % CHUNK] = inside ? ldcg4(t + at) : make_float4(0, 0, 0, 0);
+        *(float4*)&shared.p[at / CHUNK][at % CHUNK] = inside ? ldcg4(p + at) : make_float4(0, 0, 0, 0);
     }
     if (threadIdx.x < CHUNK) {
-        shared.from_start[threadIdx.x] = __ldcg(head.factors(args, chunk, DECAY_FROM_START) + threadIdx.x);
-        shared.to_end[threadIdx.x] = __ldcg(head.factors(args, chunk, DECAY_TO_END) + threadIdx.x);
+        // Rows behind the last one have its product of gates.
+        const u32 row = min(threadIdx.x, rows - 1);
+        shared.from_start[threadIdx.x] = __ldcg(head.factors(args, first, DECAY_FROM_START) + row);
+        shared.to_end[threadIdx.x] = __ldcg(head.factors(args, first, DECAY_TO_END) + row);
     }
 }
 
@@ -300,21 +311,14 @@ DEVICE void update_state(const Head& head, ScanMemory& shared) {
     for (u32 i = 0; i < 4; i++) *(float4*)&shared.state[row + i][column] = sums[i];
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    gated_delta_scan(const __grid_constant__ DeltaChunksArgs args) {
-    extern __shared__ __align__(128) u8 memory[];
-    ScanMemory& shared = *(ScanMemory*)memory;
-    pdl_begin();
-    const Head head(args);
-    const u32 first_column = blockIdx.x * COLUMNS, column = threadIdx.x % 8 * 4, row = threadIdx.x / 8;
-    float* slot = args.state + (u64)head.value * head.d * head.d + first_column + column;
-    for (u32 i = row; i < head.d; i += 32)
-        *(float4*)&shared.state[i][column] = *(const float4*)(slot + (u64)i * head.d);
-    for (u32 chunk = 0; chunk < args.chunks; chunk++) {
-        load_chunk(args, head, chunk, shared);
-        __syncthreads();
-        // Rows `row` and `row + 32`: K S_0 and Q S_0, then W.
-        float4 of_key[2], of_query[2];
+// W = V - diag(G) K S_0, and diag(G) Q S_0 of rows `row` and `row + 32`, which it returns.
+struct FromState {
+    float4 of_query[2];
+
+    DEVICE FromState(const DeltaChunksArgs& args, const Head& head, u32 first, u32 rows, u32 first_column,
+                     ScanMemory& shared) {
+        const u32 column = threadIdx.x % 8 * 4, row = threadIdx.x / 8;
+        float4 of_key[2];
 #pragma unroll
         for (u32 r = 0; r < 2; r++) of_key[r] = of_query[r] = make_float4(0, 0, 0, 0);
 #pragma unroll 2
@@ -331,38 +335,74 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (u32 r = 0; r < 2; r++) {
             const u32 t = row + 32 * r;
             const float factor = shared.from_start[t];
-            const u64 at = (u64)(chunk * CHUNK + t);
             float4 v = make_float4(0, 0, 0, 0);
-            if (at < args.m) v = ldcg4(args.x + at * head.width + head.value_at + first_column + column);
+            if (t < rows)
+                v = ldcg4(args.x + (u64)(first + t) * head.width + head.value_at + first_column + column);
             // A state that has no influence may be anything.
             if (factor > 0.0f) v = fma4(-factor, of_key[r], v);
             of_query[r] = factor > 0.0f ? of_query[r] * factor : make_float4(0, 0, 0, 0);
             *(float4*)&shared.w[t][column] = v;
         }
-        __syncthreads();
-#pragma unroll
-        for (u32 r = 0; r < 2; r++) {
-            float4 u = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-            for (u32 s = 0; s < CHUNK; s += 4)
-                u = fma4x4(*(const float4*)&shared.t[row + 32 * r][s], &shared.w[s][column], COLUMN_PITCH, u);
-            *(float4*)&shared.u[row + 32 * r][column] = u;
-        }
-        __syncthreads();
-#pragma unroll
-        for (u32 r = 0; r < 2; r++) {
-            float4 y = of_query[r];
-#pragma unroll 4
-            for (u32 s = 0; s < CHUNK; s += 4)
-                y = fma4x4(*(const float4*)&shared.p[row + 32 * r][s], &shared.u[s][column], COLUMN_PITCH, y);
-            const u64 at = (u64)(chunk * CHUNK + row + 32 * r);
-            if (at < args.m)
-                *(float4*)(args.y + (at * args.heads.n_v_heads + head.value) * head.d + first_column +
-                           column) = y;
-        }
-        update_state(head, shared);
-        __syncthreads();
     }
-    for (u32 i = row; i < head.d; i += 32)
-        *(float4*)(slot + (u64)i * head.d) = *(const float4*)&shared.state[i][column];
+};
+
+// The rows of a chunk: U, Y, and the state behind it.
+DEVICE void scan_chunk(const DeltaChunksArgs& args, const Head& head, u32 first, u32 rows, u32 first_column,
+                       ScanMemory& shared) {
+    const u32 column = threadIdx.x % 8 * 4, row = threadIdx.x / 8;
+    load_chunk(args, head, first, rows, shared);
+    __syncthreads();
+    const FromState from_state(args, head, first, rows, first_column, shared);
+    __syncthreads();
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        float4 u = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+        for (u32 s = 0; s < CHUNK; s += 4)
+            u = fma4x4(*(const float4*)&shared.t[row + 32 * r][s], &shared.w[s][column], COLUMN_PITCH, u);
+        *(float4*)&shared.u[row + 32 * r][column] = u;
+    }
+    __syncthreads();
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        float4 y = from_state.of_query[r];
+#pragma unroll 4
+        for (u32 s = 0; s < CHUNK; s += 4)
+            y = fma4x4(*(const float4*)&shared.p[row + 32 * r][s], &shared.u[s][column], COLUMN_PITCH, y);
+        const u32 t = row + 32 * r;
+        if (t < rows)
+            *(float4*)(args.y + ((u64)(first + t) * args.heads.n_v_heads + head.value) * head.d +
+                       first_column + column) = y;
+    }
+    update_state(head, shared);
+    __syncthreads();
+}
+
+// One block has the shared memory of an SM: without the 1, ptxas spills for the sake of a second one.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    gated_delta_scan(const __grid_constant__ DeltaChunksArgs args) {
+    extern __shared__ __align__(128) u8 memory[];
+    ScanMemory& shared = *(ScanMemory*)memory;
+    pdl_begin();
+    const u32 column = threadIdx.x % 8 * 4, row = threadIdx.x / 8;
+    const u32 columns = args.heads.head_dim / COLUMNS, each = columns * args.heads.n_v_heads;
+    const u32 items = args.chunks.n_ranges() * each;
+#pragma unroll 1
+    for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
+        const RowRange range = args.chunks.range(item / each);
+        if (range.rows == 0) continue;
+        const Head head(args, item % each / columns);
+        const u32 first_column = item % columns * COLUMNS;
+        float* slot = args.state +
+                      ((u64)range.sequence * args.heads.n_v_heads + head.value) * head.d * head.d +
+                      first_column + column;
+        // The threads that write an element of the state, here and at the end, are also those that read it.
+        for (u32 i = row; i < head.d; i += 32)
+            *(float4*)&shared.state[i][column] = *(const float4*)(slot + (u64)i * head.d);
+#pragma unroll 1
+        for (u32 t = 0; t < range.rows; t += CHUNK)
+            scan_chunk(args, head, range.first + t, min(CHUNK, range.rows - t), first_column, shared);
+        for (u32 i = row; i < head.d; i += 32)
+            *(float4*)(slot + (u64)i * head.d) = *(const float4*)&shared.state[i][column];
+    }
 }

@@ -1,6 +1,7 @@
 // The gated delta rule as a sequential scan (recurrent form), one row at a time. A block of 128 threads has
 // 32 columns of the state of one value head, four threads for each column; grid: blocks of columns of all
-// heads, rows. Launched by src/kernels/gated_delta_rule.rs; for prefill see gated_delta_chunks.cu.
+// heads, rows or, where there is a list of rows (sequence_chunk_list.cu), blocks that share it. Launched by
+// src/kernels/gated_delta_rule.rs; for prefill see gated_delta_chunks.cu.
 //
 // Tile: 32 columns x head_dim elements of the state, in registers; no pipeline.
 //
@@ -33,6 +34,7 @@ struct GatedDeltaRuleArgs {
     float* state;
     float* y;
     StateRows rows;
+    WalkStarts starts;
     DeltaHeads heads;
     float epsilon;
     u32 unused;
@@ -51,10 +53,9 @@ DEVICE float column_sum(float value) {
     return value + __shfl_xor_sync(FULL_WARP, value, 16);
 }
 
+// Walks over the rows of the sequence that begins at row `start`.
 template <int STEPS>
-DEVICE void gated_delta_rule(const GatedDeltaRuleArgs& args) {
-    __shared__ float query[4 * STEPS], key[4 * STEPS], sums[32];
-    pdl_begin();
+DEVICE void walk(const GatedDeltaRuleArgs& args, u32 start, float* query, float* key, float* sums) {
     const u32 d = args.heads.head_dim, blocks = (d + COLUMNS - 1) / COLUMNS;
     const u32 head = blockIdx.x / blocks, lane = threadIdx.x % 32, part = lane / 8;
     const u32 column = blockIdx.x % blocks * COLUMNS + threadIdx.x / 32 * 8 + lane % 8;
@@ -62,10 +63,10 @@ DEVICE void gated_delta_rule(const GatedDeltaRuleArgs& args) {
     const u32 key_width = args.heads.n_k_heads * d, width = 2 * key_width + args.heads.n_v_heads * d;
     const bool inside = column < d;
     // The same for all threads of the block.
-    u32 row = args.rows.first(blockIdx.y);
+    u32 row = args.rows.first(start);
     if (row == NO_ROW) {
-        const u64 at = (u64)blockIdx.y * args.heads.n_v_heads + head;
-        if (inside && part == 0 && args.rows.inactive(blockIdx.y)) args.y[at * d + column] = 0.0f;
+        const u64 at = (u64)start * args.heads.n_v_heads + head;
+        if (inside && part == 0 && args.rows.inactive(start)) args.y[at * d + column] = 0.0f;
         return;
     }
     float* slot = args.state + ((u64)args.rows.sequence(row) * args.heads.n_v_heads + head) * d * d + column;
@@ -92,11 +93,11 @@ DEVICE void gated_delta_rule(const GatedDeltaRuleArgs& args) {
         const u64 at = (u64)row * args.heads.n_v_heads + head;
         const float gate = expf(args.decay[head] * softplus(args.alpha[at] + args.dt[head]));
         const float beta = sigmoid(args.beta[at]);
-        const bool start = args.rows.positions[row] == 0;
+        const bool from_zeros = args.rows.positions[row] == 0;
         float predicted = 0.0f;
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
-            state[step] = start ? 0.0f : state[step] * gate;
+            state[step] = from_zeros ? 0.0f : state[step] * gate;
             predicted = fmaf(key[part + 4 * step] * of_key, state[step], predicted);
         }
         predicted = column_sum(predicted);
@@ -118,6 +119,15 @@ DEVICE void gated_delta_rule(const GatedDeltaRuleArgs& args) {
     }
 }
 
+template <int STEPS>
+DEVICE void gated_delta_rule(const GatedDeltaRuleArgs& args) {
+    __shared__ float query[4 * STEPS], key[4 * STEPS], sums[32];
+    pdl_begin();
+    const u32 count = args.starts.count();
+    for (u32 i = blockIdx.y; i < count; i += gridDim.y)
+        walk<STEPS>(args, args.starts.row(i), query, key, sums);
+}
+
 // BLOCKS: blocks of an SM, few enough that no thread runs out of registers.
 #define KERNEL(STEPS, BLOCKS)                                                       \
     extern "C" __global__ void __launch_bounds__(128, BLOCKS)                       \
@@ -126,5 +136,5 @@ DEVICE void gated_delta_rule(const GatedDeltaRuleArgs& args) {
     }
 KERNEL(8, 4)
 KERNEL(16, 4)
-KERNEL(32, 2)
+KERNEL(32, 3)
 KERNEL(64, 2)

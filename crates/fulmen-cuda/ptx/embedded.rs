@@ -66,6 +66,7 @@
     Embedded::new("route", &["80", "90"], include_bytes!("route.ptx.zst")),
     Embedded::new("router", &["90"], include_bytes!("router.ptx.zst")),
     Embedded::new("sample", &["80", "90"], include_bytes!("sample.ptx.zst")),
+    Embedded::new("sequence_chunk_list", &["80", "90"], include_bytes!("sequence_chunk_list.ptx.zst")),
     Embedded::new("sigmoid_gate", &["80", "90"], include_bytes!("sigmoid_gate.ptx.zst")),
     Embedded::new("softmax", &["80", "90"], include_bytes!("softmax.ptx.zst")),
     Embedded::new("top_k", &["80", "90"], include_bytes!("top_k.ptx.zst")),

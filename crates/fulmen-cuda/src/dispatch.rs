@@ -183,12 +183,8 @@ impl KernelDispatch for CudaDispatcher {
         BACKEND
     }
 
-    /// The kernels of the delta rule of a single sequence depend on the number of rows.
-    fn batch_invariant(&self, call: &OpCall) -> bool {
-        match call {
-            OpCall::GatedDeltaRule(call) => !kernels::gated_delta_chunks::takes(self.queue.caps(), call),
-            _ => true,
-        }
+    fn batch_invariant(&self, _: &OpCall) -> bool {
+        true
     }
 
     ops! {

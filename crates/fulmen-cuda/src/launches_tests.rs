@@ -106,8 +106,16 @@ fn qwen3moe(m: u32) -> Result<LogicalGraph, BuildError> {
     Ok(b.finish())
 }
 
+/// Whose rows a step has.
+#[derive(Clone, Copy, PartialEq)]
+enum StepRows {
+    OneSequence,
+    Decode,
+    Mixed,
+}
+
 /// The gated delta net of Qwen3.5-4B.
-fn qwen35(m: u32) -> Result<LogicalGraph, BuildError> {
+fn qwen35(m: u32, kind: StepRows) -> Result<LogicalGraph, BuildError> {
     const HEADS: DeltaHeads =
         DeltaHeads { n_k_heads: 16, n_v_heads: 32, head_dim: 128, order: KeyHeadOrder::Tiled };
     let mut b = GraphBuilder::new();
@@ -121,12 +129,16 @@ fn qwen35(m: u32) -> Result<LogicalGraph, BuildError> {
     let qkv = linear(&mut b, "qkv", HEADS.width())?;
     let z = linear(&mut b, "z", HEADS.value_width())?;
     let (beta, alpha) = (linear(&mut b, "beta", 32)?, linear(&mut b, "alpha", 32)?);
+    let (several, decode) = (kind != StepRows::OneSequence, kind == StepRows::Decode);
+    let sequences = several.then(|| b.indices("sequences", m)).transpose()?;
+    let rows = RecurrentRows { positions, sequences, decode };
+    let slots = if several { 64 } else { 1 };
     let taps = b.weight("conv", DType::F32, HEADS.width(), 4)?;
-    let conv_state = b.recurrent_state("conv_state", 1, 3 * HEADS.width())?;
-    let qkv = b.causal_conv(qkv, taps, conv_state, positions, None)?;
-    let state = b.recurrent_state("state", 1, HEADS.state_width())?;
+    let conv_state = b.recurrent_state("conv_state", slots, 3 * HEADS.width())?;
+    let qkv = b.causal_conv(qkv, taps, conv_state, rows)?;
+    let state = b.recurrent_state("state", slots, HEADS.state_width())?;
     let inputs = DeltaInputs { qkv, alpha, beta, decay: b.vector("decay", 32)?, dt: b.vector("dt", 32)? };
-    let y = b.gated_delta_rule(inputs, HEADS, 1e-6, state, positions, None)?;
+    let y = b.gated_delta_rule(inputs, HEADS, 1e-6, state, rows)?;
     let gain = b.vector("head_gain", HEADS.head_dim)?;
     let y = b.rms_norm(y, gain, 1e-6)?;
     let z = b.silu(z)?;
@@ -334,9 +346,13 @@ fn the_launches_of_decode_and_prefill_are_those_of_the_list() {
         }
         for m in [1, 100] {
             writeln!(text, "\n{name}, delta net, {m} rows").unwrap();
-            for line in launches(caps, qwen35(m).unwrap(), true) {
+            for line in launches(caps, qwen35(m, StepRows::OneSequence).unwrap(), true) {
                 writeln!(text, "{line}").unwrap();
             }
+        }
+        writeln!(text, "\n{name}, delta net, 2048 rows of several sequences").unwrap();
+        for line in launches(caps, qwen35(2048, StepRows::Mixed).unwrap(), true) {
+            writeln!(text, "{line}").unwrap();
         }
     }
     for m in [1, 8, 64, 512] {
@@ -437,6 +453,37 @@ fn a_cache_that_may_still_be_written_is_not_stored_to_by_the_attention() {
             lines.iter().filter(|line| line.starts_with("rope_store")).count()
         };
         assert_eq!((apart(2), apart(1)), (0, 1));
+    }
+}
+
+/// The kernels of a delta net among the launches of a step.
+fn delta_net_kernels(kind: StepRows, m: u32, batch_invariant: bool) -> Vec<String> {
+    let mut device = Recording { queue: Queue::recording(H200), allocated: 0 };
+    let mut program = program(qwen35(m, kind).unwrap(), batch_invariant);
+    program.plan(&mut device).unwrap();
+    program.run(&mut device).unwrap();
+    let names = device.queue.recorded().iter().filter_map(|launch| launch.shape.split(' ').next());
+    let of_delta_net = |name: &&str| ["causal", "delta", "sequence"].iter().any(|part| name.contains(part));
+    names.filter(of_delta_net).map(str::to_owned).collect()
+}
+
+#[test]
+fn prompts_of_a_delta_net_are_computed_in_chunks_and_other_rows_walked() {
+    use StepRows::{Decode, Mixed, OneSequence};
+    let (list, walk) = ("sequence_chunk_list", ["causal_conv_4", "gated_delta_rule_32"]);
+    let chunks = ["causal_conv_chunks_4", "gated_delta_prepare", "gated_delta_scan"];
+    for m in [33, 100, 2048] {
+        assert_eq!(delta_net_kernels(OneSequence, m, false), chunks, "{m} rows");
+        assert_eq!(delta_net_kernels(Decode, m, false), walk, "{m} rows");
+        let mixed = [list, walk[0], chunks[0], list, walk[1], chunks[1], chunks[2]];
+        assert_eq!(delta_net_kernels(Mixed, m, false), mixed, "{m} rows");
+        // The convolution has the same bits in chunks.
+        let invariant = [list, walk[0], chunks[0], walk[1]];
+        assert_eq!(delta_net_kernels(Mixed, m, true), invariant, "{m} rows");
+    }
+    for kind in [OneSequence, Decode, Mixed] {
+        assert_eq!(delta_net_kernels(kind, 32, false), ["delta_net_step"]);
+        assert_eq!(delta_net_kernels(kind, 31, true), walk);
     }
 }
 

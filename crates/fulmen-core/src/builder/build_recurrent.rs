@@ -23,21 +23,34 @@ pub struct DeltaInputs {
     pub dt: Tensor,
 }
 
+/// The rows of an op with a recurrent state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RecurrentRows {
+    /// Their positions.
+    pub positions: Tensor,
+    /// The slots of their states, or [`NO_STATE`](crate::NO_STATE); all 0 if not given.
+    pub sequences: Option<Tensor>,
+    /// Whether hardly any two rows are of one sequence. Results do not depend on it; a backend may use it to
+    /// choose kernels.
+    pub decode: bool,
+}
+
+impl RecurrentRows {
+    /// Rows that may be of any sequences.
+    pub fn new(positions: Tensor, sequences: Option<Tensor>) -> RecurrentRows {
+        RecurrentRows { positions, sequences, decode: false }
+    }
+}
+
 impl BuilderCall<'_> {
-    /// A recurrent state of so many values per sequence, and the slots of `rows` rows in it.
-    fn recurrent(
-        &self,
-        state: Tensor,
-        width: u32,
-        positions: Tensor,
-        sequences: Option<Tensor>,
-        rows: u32,
-    ) -> Built<Slots> {
+    /// A recurrent state of so many values per sequence, and the slots of `m` rows in it.
+    fn recurrent(&self, state: Tensor, width: u32, rows: RecurrentRows, m: u32) -> Built<Slots> {
+        let RecurrentRows { positions, sequences, .. } = rows;
         self.state("the state", state)?;
         let (_, got) = self.rows("the state", state)?;
         self.size("the values of a sequence's state", width, got)?;
-        self.indices("positions", positions, rows)?;
-        sequences.map_or(Ok(()), |sequences| self.indices("sequences", sequences, rows))?;
+        self.indices("positions", positions, m)?;
+        sequences.map_or(Ok(()), |sequences| self.indices("sequences", sequences, m))?;
         Ok(Slots { positions: positions.id(), sequences: id_of(sequences) })
     }
 }
@@ -55,17 +68,17 @@ impl GraphBuilder {
         x: Tensor,
         weight: Tensor,
         state: Tensor,
-        positions: Tensor,
-        sequences: Option<Tensor>,
+        rows: RecurrentRows,
     ) -> Built<Tensor> {
         let call = self.call("causal_conv");
         let (m, channels) = call.rows("the input", x)?;
-        let (rows, taps) = call.rows("the weight", weight)?;
-        call.size("the rows of the weight", channels, rows)?;
+        let (weights, taps) = call.rows("the weight", weight)?;
+        call.size("the rows of the weight", channels, weights)?;
         call.check(check_taps(taps))?;
         let width = (taps - 1).saturating_mul(channels);
-        let slots = call.recurrent(state, width, positions, sequences, m)?;
-        let op = Op::CausalConv { x: x.id(), weight: weight.id(), state: state.id(), slots };
+        let slots = call.recurrent(state, width, rows, m)?;
+        let (state, decode) = (state.id(), rows.decode);
+        let op = Op::CausalConv { x: x.id(), weight: weight.id(), state, slots, decode };
         Ok(self.emit(op, m, channels))
     }
 
@@ -77,8 +90,7 @@ impl GraphBuilder {
         heads: DeltaHeads,
         eps: f32,
         state: Tensor,
-        positions: Tensor,
-        sequences: Option<Tensor>,
+        rows: RecurrentRows,
     ) -> Built<Tensor> {
         let call = self.call("gated_delta_rule");
         call.check(heads.check())?;
@@ -89,7 +101,7 @@ impl GraphBuilder {
         call.rows_of("beta", beta, m, heads.n_v_heads)?;
         call.rows_of("the decay", decay, 1, heads.n_v_heads)?;
         call.rows_of("dt", dt, 1, heads.n_v_heads)?;
-        let slots = call.recurrent(state, heads.state_width(), positions, sequences, m)?;
+        let slots = call.recurrent(state, heads.state_width(), rows, m)?;
         let epsilon = call.check(epsilon(eps))?;
         let op = Op::GatedDeltaRule {
             qkv: qkv.id(),
@@ -99,6 +111,7 @@ impl GraphBuilder {
             dt: dt.id(),
             state: state.id(),
             slots,
+            decode: rows.decode,
             heads,
             epsilon,
         };

@@ -218,7 +218,7 @@ impl Lowering<'_> {
     fn recurrent(&self, op: &Op, output: u64) -> Result<OpCall, Problem> {
         let state = |id: TensorId| RecurrentState { ptr: self.at(id), n_seqs: self.tensors[id].rows };
         Ok(match *op {
-            Op::CausalConv { x, weight, state: slot, slots } => OpCall::CausalConv(CausalConvCall {
+            Op::CausalConv { x, weight, state: slot, slots, decode } => OpCall::CausalConv(CausalConvCall {
                 input: self.at(x),
                 weight: self.at(weight),
                 state: state(slot),
@@ -228,23 +228,35 @@ impl Lowering<'_> {
                 m: self.tensors[x].rows,
                 channels: self.tensors[x].width,
                 taps: self.tensors[weight].width,
+                decode,
             }),
-            Op::GatedDeltaRule { qkv, alpha, beta, decay, dt, state: slot, slots, heads, epsilon } => {
-                OpCall::GatedDeltaRule(GatedDeltaRuleCall {
-                    input: self.at(qkv),
-                    alpha: self.at(alpha),
-                    beta: self.at(beta),
-                    decay: self.at(decay),
-                    dt: self.at(dt),
-                    state: state(slot),
-                    positions: self.at(slots.positions),
-                    sequences: self.at_option(slots.sequences),
-                    output,
-                    m: self.tensors[qkv].rows,
-                    heads,
-                    epsilon,
-                })
-            }
+            Op::GatedDeltaRule {
+                qkv,
+                alpha,
+                beta,
+                decay,
+                dt,
+                state: slot,
+                slots,
+                decode,
+                heads,
+                epsilon,
+            } => OpCall::GatedDeltaRule(GatedDeltaRuleCall {
+                input: self.at(qkv),
+                alpha: self.at(alpha),
+                beta: self.at(beta),
+                decay: self.at(decay),
+                dt: self.at(dt),
+                state: state(slot),
+                positions: self.at(slots.positions),
+                sequences: self.at_option(slots.sequences),
+                output,
+                m: self.tensors[qkv].rows,
+                heads,
+                epsilon,
+                decode,
+                batch_invariant: self.batch_invariant,
+            }),
             Op::SigmoidGate { x, gate } => OpCall::SigmoidGate(SigmoidGateCall {
                 input: self.at(x),
                 gate: self.at(gate),

@@ -22,7 +22,7 @@ mod rows;
 pub use bind::{Bindings, BoundGraph};
 pub use build::{Cache, CacheSpec, GraphBuilder, Rotation, Tensor};
 pub use build_experts::{ExpertLinear, Routed};
-pub use build_recurrent::DeltaInputs;
+pub use build_recurrent::{DeltaInputs, RecurrentRows};
 pub use fuse::Fusions;
 pub use op::{BinaryKind, CacheRef, Linear, Op, Slots, TensorId, UnaryKind};
 pub use plan::{Placement, Plan, PlanOptions, Sharing};

@@ -262,6 +262,7 @@ pub enum Op {
         weight: TensorId,
         state: TensorId,
         slots: Slots,
+        decode: bool,
     },
     GatedDeltaRule {
         qkv: TensorId,
@@ -271,6 +272,7 @@ pub enum Op {
         dt: TensorId,
         state: TensorId,
         slots: Slots,
+        decode: bool,
         heads: DeltaHeads,
         epsilon: f32,
     },
@@ -427,7 +429,7 @@ impl Op {
                     all(Fixed, id.as_slice());
                 }
             }
-            Op::CausalConv { x, weight, state, slots } => {
+            Op::CausalConv { x, weight, state, slots, .. } => {
                 all(Batch, &[*x, slots.positions]);
                 all(Fixed, &[*weight, *state]);
                 all(Batch, slots.sequences.as_slice());

@@ -159,7 +159,10 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<AliasGroup>, Pro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CacheSpec, DType, DeltaHeads, DeltaInputs, GraphBuilder, Heads, KeyHeadOrder, RopePairing};
+    use crate::{
+        CacheSpec, DType, DeltaHeads, DeltaInputs, GraphBuilder, Heads, KeyHeadOrder, RecurrentRows,
+        RopePairing,
+    };
     use crate::{RopeSpec, Rotation, Tensor};
 
     fn chain(n: u32) -> LogicalGraph {
@@ -249,13 +252,14 @@ mod tests {
         let [qkv, z, alpha, beta] = [("qkv", heads.width()), ("z", 64), ("alpha", 2), ("beta", 2)]
             .map(|(name, rows)| b.weight(name, DType::F32, rows, 128).unwrap())
             .map(|weight| b.mul_mat(x, weight).unwrap());
+        let rows = RecurrentRows::new(positions, None);
         let taps = b.weight("taps", DType::F32, heads.width(), 4).unwrap();
         let conv_state = b.recurrent_state("conv", 1, 3 * heads.width()).unwrap();
-        let convolved = b.causal_conv(qkv, taps, conv_state, positions, None).unwrap();
+        let convolved = b.causal_conv(qkv, taps, conv_state, rows).unwrap();
         let state = b.recurrent_state("state", 1, heads.state_width()).unwrap();
         let (decay, dt) = (b.vector("decay", 2).unwrap(), b.vector("dt", 2).unwrap());
         let inputs = DeltaInputs { qkv: convolved, alpha, beta, decay, dt };
-        let y = b.gated_delta_rule(inputs, heads, 1e-6, state, positions, None).unwrap();
+        let y = b.gated_delta_rule(inputs, heads, 1e-6, state, rows).unwrap();
         let gain = b.vector("gain", 32).unwrap();
         let normed = b.rms_norm(y, gain, 1e-6).unwrap();
         let z = b.silu(z).unwrap();

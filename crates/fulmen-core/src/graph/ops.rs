@@ -367,6 +367,7 @@ macro_rules! define_ops {
                     OpCall::ExpertDown(call) => call.batch_invariant,
                     OpCall::HostSegment(call) => call.batch_invariant,
                     OpCall::Attention(call) => call.batch_invariant,
+                    OpCall::GatedDeltaRule(call) => call.batch_invariant,
                     _ => false,
                 }
             }

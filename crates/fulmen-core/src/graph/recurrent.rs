@@ -149,6 +149,9 @@ pub struct CausalConvCall {
     pub channels: u32,
     /// Inputs that are combined.
     pub taps: u32,
+    /// Whether hardly any two rows are of one sequence. Results do not depend on it; a backend may use it to
+    /// choose kernels.
+    pub decode: bool,
 }
 
 /// The gated delta rule, a linear attention with a matrix `S` as state. For each row and value head, with
@@ -185,6 +188,11 @@ pub struct GatedDeltaRuleCall {
     pub heads: DeltaHeads,
     /// The smallest divisor of q and k.
     pub epsilon: f32,
+    /// As in [`CausalConvCall::decode`].
+    pub decode: bool,
+    /// Whether a row has the same bits in any batch:
+    /// [`PlanOptions::batch_invariant`](crate::PlanOptions::batch_invariant).
+    pub batch_invariant: bool,
 }
 
 /// `output = input · sigmoid(gate)`, where each gate of a row covers `n / gates` neighboring elements. In

@@ -7,7 +7,7 @@
 ASSERT_CONSTANT(COLUMNS, 32);
 ASSERT_CONSTANT(THREADS, 128);
 
-ASSERT_STRUCT(GatedDeltaRuleArgs, 112);
+ASSERT_STRUCT(GatedDeltaRuleArgs, 120);
 ASSERT_POINTER(GatedDeltaRuleArgs, x, 0, 8);
 ASSERT_POINTER(GatedDeltaRuleArgs, alpha, 8, 8);
 ASSERT_POINTER(GatedDeltaRuleArgs, beta, 16, 8);
@@ -16,6 +16,7 @@ ASSERT_POINTER(GatedDeltaRuleArgs, dt, 32, 8);
 ASSERT_POINTER(GatedDeltaRuleArgs, state, 40, 8);
 ASSERT_POINTER(GatedDeltaRuleArgs, y, 48, 8);
 ASSERT_FIELD(GatedDeltaRuleArgs, rows, StateRows, 56, 32);
-ASSERT_FIELD(GatedDeltaRuleArgs, heads, DeltaHeads, 88, 16);
-ASSERT_FIELD(GatedDeltaRuleArgs, epsilon, float, 104, 4);
-ASSERT_FIELD(GatedDeltaRuleArgs, unused, u32, 108, 4);
+ASSERT_FIELD(GatedDeltaRuleArgs, starts, WalkStarts, 88, 8);
+ASSERT_FIELD(GatedDeltaRuleArgs, heads, DeltaHeads, 96, 16);
+ASSERT_FIELD(GatedDeltaRuleArgs, epsilon, float, 112, 4);
+ASSERT_FIELD(GatedDeltaRuleArgs, unused, u32, 116, 4);

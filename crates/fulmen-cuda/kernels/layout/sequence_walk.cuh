@@ -10,3 +10,6 @@ ASSERT_POINTER(StateRows, sequences, 8, 8);
 ASSERT_POINTER(StateRows, fault, 16, 8);
 ASSERT_FIELD(StateRows, m, u32, 24, 4);
 ASSERT_FIELD(StateRows, n_seqs, u32, 28, 4);
+
+ASSERT_STRUCT(WalkStarts, 8);
+ASSERT_POINTER(WalkStarts, list, 0, 8);

@@ -1,15 +1,16 @@
 //! The chunkwise gated delta rule for prefill (`gated_delta_chunks.cu`).
 
-use fulmen_core::GatedDeltaRuleCall;
+use fulmen_core::{BackendError, GatedDeltaRuleCall};
 
 use super::delta_heads::DeltaHeads;
-use super::{Launched, wide};
+use super::sequence_chunks::{CHUNK_ROWS, RowKernels, SequenceChunks};
+use super::wide;
 use crate::device::Caps;
 use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
 /// Rows of a chunk.
-const CHUNK: u32 = 64;
+const CHUNK: u32 = CHUNK_ROWS;
 /// Columns of the state that a block of the scan has.
 const COLUMNS: u32 = 32;
 /// The largest head.
@@ -35,16 +36,12 @@ kernel_args! {
         y: DevicePtr,
         matrices: DevicePtr,
         factors: DevicePtr,
-        m: u32,
-        chunks: u32,
+        chunks: SequenceChunks,
         heads: DeltaHeads,
         epsilon: f32,
         unused: u32,
     }
 }
-
-/// The fewest rows for which two launches and a whole chunk are faster than a walk over the rows.
-const MIN_ROWS: u32 = 32;
 
 /// Shared memory of a block of the first kernel: k, q and a matrix.
 const PREPARE_BYTES: u32 = 4 * CHUNK * (2 * HEAD_PITCH + CHUNK_PITCH);
@@ -56,22 +53,38 @@ const SCAN_BYTES: u32 =
 /// Static shared memory, rounded up.
 const STATIC_BYTES: u32 = 2048;
 
-/// Whether the kernels take a call: many rows of one sequence. They depend on the number of rows.
-pub(crate) fn takes(caps: Caps, call: &GatedDeltaRuleCall) -> bool {
-    call.sequences.is_none()
-        && call.m >= MIN_ROWS
+/// The kernels of a call. They depend on the number of rows, so a batch-invariant call has walks.
+pub(super) fn kernels(caps: Caps, call: &GatedDeltaRuleCall) -> RowKernels {
+    let takes = !call.batch_invariant
         && call.heads.head_dim.is_multiple_of(COLUMNS)
         && call.heads.head_dim <= MAX_HEAD
         && wide(&[call.input, call.state.ptr, call.output]) == 1
-        && SCAN_BYTES.max(PREPARE_BYTES) + STATIC_BYTES <= caps.shared_bytes
+        && SCAN_BYTES.max(PREPARE_BYTES) + STATIC_BYTES <= caps.shared_bytes;
+    if takes { RowKernels::of(call.m, call.sequences, call.decode) } else { RowKernels::Walk }
 }
 
-pub(super) fn launch(queue: &mut Queue, call: &GatedDeltaRuleCall) -> Launched {
+/// Floats of a row's matrices, and of its factors, for each value head.
+const ROW_MATRICES: usize = 2 * CHUNK as usize;
+const ROW_FACTORS: usize = 4;
+
+fn matrix_bytes(call: &GatedDeltaRuleCall) -> usize {
+    4 * ROW_MATRICES * call.heads.n_v_heads as usize * call.m as usize
+}
+
+/// Scratch memory of the kernels.
+pub(super) fn scratch_bytes(call: &GatedDeltaRuleCall) -> usize {
+    let factors = 4 * ROW_FACTORS * call.heads.n_v_heads as usize * call.m as usize;
+    matrix_bytes(call) + factors.next_multiple_of(16)
+}
+
+/// Two launches over the chunks of rows. `memory` has [`scratch_bytes`].
+pub(super) fn launch(
+    queue: &mut Queue,
+    call: &GatedDeltaRuleCall,
+    chunks: SequenceChunks,
+    memory: u64,
+) -> Result<(), BackendError> {
     let heads = call.heads;
-    let chunks = call.m.div_ceil(CHUNK);
-    let each = heads.n_v_heads as usize * chunks as usize * 4;
-    let (matrix_bytes, factor_bytes) = (each * 2 * (CHUNK * CHUNK) as usize, each * 4 * CHUNK as usize);
-    let scratch = queue.scratch(matrix_bytes + factor_bytes)?;
     let args = DeltaChunksArgs {
         x: call.input,
         alpha: call.alpha,
@@ -81,21 +94,24 @@ pub(super) fn launch(queue: &mut Queue, call: &GatedDeltaRuleCall) -> Launched {
         positions: call.positions,
         state: call.state.ptr,
         y: call.output,
-        matrices: scratch,
-        factors: scratch + matrix_bytes as u64,
-        m: call.m,
+        matrices: memory,
+        factors: memory + matrix_bytes(call) as u64,
         chunks,
         heads: heads.into(),
         epsilon: call.epsilon,
         unused: 0,
     };
-    let columns = heads.head_dim / COLUMNS;
-    let rows = queue.rows("gated_delta_chunks", heads.n_v_heads.into())?;
-    for (entry, blocks, shared) in
-        [("gated_delta_prepare", chunks, PREPARE_BYTES), ("gated_delta_scan", columns, SCAN_BYTES)]
-    {
-        let launch = Launch::new("gated_delta_chunks", entry, blocks, THREADS).rows(rows).shared(shared);
-        queue.launch(&launch, &args)?;
-    }
-    Ok(2)
+    let prepare = Launch::new("gated_delta_chunks", "gated_delta_prepare", chunks.max_chunks(), THREADS);
+    let rows = queue.rows("gated_delta_prepare", heads.n_v_heads.into())?;
+    queue.launch(&prepare.rows(rows).shared(PREPARE_BYTES), &args)?;
+    // One block has the shared memory of an SM; each takes items until there are no more.
+    let items = u64::from(heads.head_dim / COLUMNS) * u64::from(heads.n_v_heads);
+    let at_once = match chunks.is_list() {
+        true => (items * u64::from(chunks.max_ranges())).min(queue.caps().multiprocessors.into()),
+        false => items,
+    };
+    let blocks = queue.blocks("gated_delta_scan", at_once)?;
+    let scan = Launch::new("gated_delta_chunks", "gated_delta_scan", blocks, THREADS);
+    queue.launch(&scan.shared(SCAN_BYTES), &args)?;
+    Ok(())
 }

@@ -54,6 +54,7 @@ pub(crate) mod route;
 pub(crate) mod router;
 mod routing;
 pub(crate) mod sample;
+mod sequence_chunks;
 pub(crate) mod sigmoid_gate;
 pub(crate) mod small_m;
 pub(crate) mod softmax;

@@ -4,7 +4,8 @@ use fulmen_core::DType;
 use fulmen_engine::EngineOptions;
 
 use crate::engine_scenario::{
-    Reference, Storm, expert_model, hybrid_model, prefix_hits_change_nothing, small_model,
+    Reference, Storm, expert_model, hybrid_model, mixed_prompts_are_those_of_sessions, mixed_steps,
+    prefix_hits_change_nothing, small_model,
 };
 use crate::engine_scenario::{window_hits_change_nothing, window_model};
 use crate::gpu;
@@ -110,6 +111,42 @@ fn a_storm_of_hybrid_models_gives_the_tokens_of_running_alone() {
     let storm = Storm { requests: 100, max_tokens: 40, sampled: false, options, seed: 5 };
     let stats = storm.near(&model, &Reference::hybrid("tiny-qwen35", "f16"));
     assert!(stats.decode_rows > 7 * stats.steps, "{stats:?}");
+}
+
+/// Chunks of rows beside walks, captured and not; and walks alone, batch-invariant. One other token 20
+/// positions before the end changes log-probabilities by 0.02 to 0.5.
+#[test]
+fn prompts_of_hybrid_models_in_mixed_steps_are_those_of_sessions() {
+    let Some(gpu) = gpu() else { return };
+    let f32 = EngineOptions { cache: DType::F32, ..mixed_steps() };
+    for preset in ["tiny-qwen35", "tiny-qwen3next"] {
+        let reference = Reference::hybrid(preset, "f32");
+        let model = hybrid_model(preset, "f32", Box::new(gpu.dispatcher()));
+        for eager in [false, true] {
+            let options = EngineOptions { eager, ..f32.clone() };
+            mixed_prompts_are_those_of_sessions(&model, &options, &reference, 2e-2);
+        }
+    }
+    let model = hybrid_model("tiny-qwen35", "f32", Box::new(gpu.dispatcher()));
+    let options = EngineOptions { batch_invariant: true, ..f32 };
+    mixed_prompts_are_those_of_sessions(&model, &options, &Reference::hybrid("tiny-qwen35", "f32"), 2e-2);
+}
+
+/// A delta net walks over rows there, whatever their number.
+#[test]
+fn a_storm_of_hybrid_models_gives_equal_bits_in_batch_invariant_mode() {
+    let Some(gpu) = gpu() else { return };
+    let model = hybrid_model("tiny-qwen35", "q8_0", Box::new(gpu.dispatcher()));
+    let options = EngineOptions {
+        context: 512,
+        max_sequences: 8,
+        pages: 14,
+        batch_invariant: true,
+        ..EngineOptions::default()
+    };
+    let storm = Storm { requests: 100, max_tokens: 24, sampled: true, options, seed: 3 };
+    let stats = storm.equal_bits(&model);
+    assert!(stats.cancelled > 0 && stats.prefix_cache.hits > 5, "{stats:?}");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use fulmen_model::arch::Stage;
 use fulmen_model::tokenizer::Special;
 
 use crate::scenario::{
-    Reference, Storm, answers, driver, hybrid_hits_change_nothing, hybrid_model, prefix_hits_change_nothing,
-    small_model,
+    Reference, Storm, answers, driver, hybrid_hits_change_nothing, hybrid_model,
+    mixed_prompts_are_those_of_sessions, mixed_steps, prefix_hits_change_nothing, small_model,
 };
 
 static STORY: &[u8] = include_bytes!("../../../fulmen-cli/assets/story.gguf");
@@ -101,6 +101,18 @@ fn a_storm_of_hybrid_models_gives_the_tokens_of_running_alone() {
     let storm = Storm { requests: 60, max_tokens: 40, sampled: false, options, seed: 5 };
     let stats = storm.near(&model, &Reference::hybrid("tiny-qwen35", "f32"));
     assert!(stats.decode_rows > 7 * stats.steps, "{stats:?}");
+}
+
+#[test]
+fn prompts_of_hybrid_models_in_mixed_steps_are_those_of_sessions() {
+    for preset in ["tiny-qwen35", "tiny-qwen3next"] {
+        let model = hybrid_model(preset, "f32", Box::new(CpuDispatcher::with_threads(2)));
+        let reference = Reference::hybrid(preset, "f32");
+        for batch_invariant in [false, true] {
+            let options = EngineOptions { batch_invariant, cache: DType::F32, ..mixed_steps() };
+            mixed_prompts_are_those_of_sessions(&model, &options, &reference, 1e-3);
+        }
+    }
 }
 
 #[test]

@@ -332,6 +332,62 @@ impl Storm {
     }
 }
 
+/// Options with which rows of several prompts are in a step with decode rows.
+pub(crate) fn mixed_steps() -> EngineOptions {
+    EngineOptions {
+        context: 512,
+        max_sequences: 14,
+        max_rows: 512,
+        prefill_rows: 400,
+        ..EngineOptions::default()
+    }
+}
+
+/// Prompts of many lengths give the log-probabilities of a session where their rows are beside decode rows
+/// and those of other prompts.
+pub(crate) fn mixed_prompts_are_those_of_sessions(
+    model: &Model,
+    options: &EngineOptions,
+    reference: &Reference,
+    tolerance: f64,
+) {
+    let mut numbers = Numbers(11);
+    let vocabulary = u64::from(model.config().vocabulary);
+    let lengths = [5, 1, 40, 300, 1, 2, 63, 64, 65, 130, 33, 31];
+    let mut prompt = |count| (0..count).map(|_| numbers.below(vocabulary) as u32).collect::<Vec<u32>>();
+    let prompts = lengths.map(&mut prompt);
+    let mut driver = driver(model, options);
+    let (mut sent, mut found) = (BTreeMap::new(), vec![Answer::default(); prompts.len()]);
+    // The first three decode until the others have ended.
+    let tokens = |number: usize| if number < 3 { 40 } else { 3 };
+    for step in 0.. {
+        let now = Duration::from_millis(step);
+        let begin = match step {
+            0 => 0..3,
+            4 => 3..7,
+            6 => 7..prompts.len(),
+            _ => 0..0,
+        };
+        for number in begin {
+            let request = Request::new(prompts[number].clone(), tokens(number));
+            let request = Request { logprobs: Some(20), use_prefix_cache: false, ..request };
+            sent.insert(driver.submit(request, now).unwrap(), number);
+        }
+        if driver.step(now) != Progress::Busy {
+            break;
+        }
+        collect(driver.take_events(), &sent, &mut found);
+    }
+    collect(driver.take_events(), &sent, &mut found);
+    let stats = driver.scheduler().stats();
+    assert!(stats.steps < 50, "prompts were not in steps with decode rows: {stats:?}");
+    for (number, (prompt, answer)) in prompts.iter().zip(&found).enumerate() {
+        assert_eq!(answer.tokens.len(), tokens(number) as usize, "{answer:?}");
+        let error = reference.error(prompt, answer);
+        assert!(error <= tolerance, "request {number}, {} tokens: wrong by {error}", prompt.len());
+    }
+}
+
 /// The log-probabilities after a long prompt are the same when its pages come from the prefix cache.
 pub(crate) fn prefix_hits_change_nothing(model: &Model, options: &EngineOptions, tolerance: f32) {
     hits_change_nothing(model, options, (290, 256), tolerance);

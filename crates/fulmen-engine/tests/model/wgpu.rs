@@ -5,7 +5,8 @@ use fulmen_engine::EngineOptions;
 use fulmen_wgpu::WgpuDispatcher;
 
 use crate::scenario::{
-    Reference, Storm, expert_model, hybrid_model, prefix_hits_change_nothing, small_model,
+    Reference, Storm, expert_model, hybrid_model, mixed_prompts_are_those_of_sessions, mixed_steps,
+    prefix_hits_change_nothing, small_model,
 };
 
 /// Whether all cases run: a software GPU takes seconds for each request.
@@ -72,6 +73,13 @@ fn logits_after_a_prefix_hit_are_the_cold_ones() {
     prefix_hits_change_nothing(&model, &options, 2e-2);
     let options = EngineOptions { batch_invariant: true, ..options };
     prefix_hits_change_nothing(&model, &options, 0.0);
+}
+
+#[test]
+fn prompts_of_hybrid_models_in_mixed_steps_are_those_of_sessions() {
+    let model = hybrid_model("tiny-qwen35", "f32", Box::new(WgpuDispatcher::open(0).unwrap()));
+    let options = EngineOptions { cache: DType::F32, ..mixed_steps() };
+    mixed_prompts_are_those_of_sessions(&model, &options, &Reference::hybrid("tiny-qwen35", "f32"), 1e-3);
 }
 
 #[test]

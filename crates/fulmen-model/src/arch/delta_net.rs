@@ -10,7 +10,10 @@
 //! A state has the same size whatever the sequence's length: the last inputs of the convolution, and a matrix
 //! per value head. The rows of a mixed step say in which slot their state lies.
 
-use fulmen_core::{DeltaHeads, DeltaInputs, KeyHeadOrder, MAX_CONV_TAPS, MAX_DELTA_HEAD, Tensor};
+use fulmen_core::{
+    AttentionRows, DeltaHeads, DeltaInputs, KeyHeadOrder, MAX_CONV_TAPS, MAX_DELTA_HEAD, RecurrentRows,
+    Tensor,
+};
 
 use super::config::Keys;
 use super::experts::ExpertLayer;
@@ -117,13 +120,15 @@ impl Layer<'_, '_> {
         let decay = self.recorder.vector(&format!("blk.{}.ssm_a", self.number), n_v_heads)?;
         let [conv_state, delta_state] = names::states(self.number);
         let [conv_width, delta_width] = net.state_widths();
-        let (positions, RowStates { rows, slots }) = (self.positions, self.states);
+        let RowStates { rows: sequences, slots } = self.states;
+        let decode = matches!(self.rows, AttentionRows::Decode);
+        let rows = RecurrentRows { positions: self.positions, sequences, decode };
         let (b, epsilon) = (&mut self.recorder.builder, self.recorder.config.epsilon);
         let conv_state = b.recurrent_state(&conv_state, slots, conv_width)?;
-        let qkv = b.causal_conv(qkv, weight, conv_state, positions, rows)?;
+        let qkv = b.causal_conv(qkv, weight, conv_state, rows)?;
         let delta_state = b.recurrent_state(&delta_state, slots, delta_width)?;
         let inputs = DeltaInputs { qkv, alpha, beta, decay, dt };
-        let y = b.gated_delta_rule(inputs, heads, epsilon, delta_state, positions, rows)?;
+        let y = b.gated_delta_rule(inputs, heads, epsilon, delta_state, rows)?;
         // The norm of each head, gated by silu(z).
         let gain = self.recorder.vector(&self.name("ssm_norm", "weight"), heads.head_dim)?;
         let b = &mut self.recorder.builder;

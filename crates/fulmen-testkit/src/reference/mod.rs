@@ -232,8 +232,10 @@ impl Interpreter {
                 self.store(&rotated[1], &v, cache, slots, *heads)?;
                 one(rotated.swap_remove(0))
             }
-            Op::CausalConv { x, weight, state, slots } => one(self.causal_conv(*x, *weight, *state, slots)?),
-            Op::GatedDeltaRule { qkv, alpha, beta, decay, dt, state, slots, heads, epsilon } => {
+            Op::CausalConv { x, weight, state, slots, .. } => {
+                one(self.causal_conv(*x, *weight, *state, slots)?)
+            }
+            Op::GatedDeltaRule { qkv, alpha, beta, decay, dt, state, slots, heads, epsilon, .. } => {
                 let vectors = [*decay, *dt];
                 one(self.gated_delta_rule([*qkv, *alpha, *beta], vectors, *state, slots, *heads, *epsilon)?)
             }

@@ -1,7 +1,7 @@
 //! Layers with a recurrent state: causal convolution, the gated delta rule, sigmoid gates.
 
 use fulmen_core::{
-    BuildError, DeltaHeads, DeltaInputs, GraphBuilder, KeyHeadOrder, NO_STATE, Sharing, Tensor,
+    BuildError, DeltaHeads, DeltaInputs, GraphBuilder, KeyHeadOrder, NO_STATE, RecurrentRows, Sharing,
 };
 
 use super::Batch;
@@ -36,12 +36,11 @@ fn placed(case: Case, batch: &Batch) -> Case {
     }
 }
 
-type Slots = (Tensor, Option<Tensor>);
-
-fn slots(b: &mut GraphBuilder, batch: &Batch) -> Result<Slots, BuildError> {
+fn rows(b: &mut GraphBuilder, batch: &Batch) -> Result<RecurrentRows, BuildError> {
     let m = batch.positions.len() as u32;
     let positions = b.indices("positions", m)?;
-    Ok((positions, batch.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?))
+    let sequences = batch.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
+    Ok(RecurrentRows::new(positions, sequences))
 }
 
 fn causal_conv(batch: &Batch, channels: u32, taps: u32) -> Case {
@@ -50,8 +49,8 @@ fn causal_conv(batch: &Batch, channels: u32, taps: u32) -> Case {
         let (x, weight) =
             (b.input("x", m, channels)?, b.weight("w", fulmen_core::DType::F32, channels, taps)?);
         let state = b.recurrent_state("state", batch.n_seqs, (taps - 1) * channels)?;
-        let (positions, sequences) = slots(b, batch)?;
-        let y = b.causal_conv(x, weight, state, positions, sequences)?;
+        let rows = rows(b, batch)?;
+        let y = b.causal_conv(x, weight, state, rows)?;
         b.output("y", y)
     });
     placed(case, batch)
@@ -70,8 +69,8 @@ fn gated_delta_rule(name: &str, batch: &Batch, heads: DeltaHeads, epsilon: f32) 
             dt: b.vector("dt", n_v_heads)?,
         };
         let state = b.recurrent_state("state", batch.n_seqs, heads.state_width())?;
-        let (positions, sequences) = slots(b, batch)?;
-        let y = b.gated_delta_rule(inputs, heads, epsilon, state, positions, sequences)?;
+        let rows = rows(b, batch)?;
+        let y = b.gated_delta_rule(inputs, heads, epsilon, state, rows)?;
         b.output("y", y)
     });
     placed(case.draw("decay", Draw::Normal(-1.0, 0.3)), batch)
@@ -92,8 +91,8 @@ fn carried(name: &str, positions: [&[u32]; 2]) -> Case {
                 decay,
                 dt,
             };
-            let positions = b.indices(&name("positions"), m)?;
-            let y = b.gated_delta_rule(inputs, heads, 1e-6, state, positions, None)?;
+            let rows = RecurrentRows::new(b.indices(&name("positions"), m)?, None);
+            let y = b.gated_delta_rule(inputs, heads, 1e-6, state, rows)?;
             b.output(&name("y"), y)?;
         }
         Ok(())
@@ -182,6 +181,65 @@ fn prompts(cases: &mut Vec<Case>) {
     cases.push(gated_delta_rule("qwen3.5-4b/", &long, tiled(16, 32, 128), 1e-6).timed().large());
 }
 
+/// Rows of an engine's step: consecutive ones of a sequence, or inactive ones.
+fn step(name: &'static str, parts: &[(u32, u32, u32)], n_seqs: u32) -> Batch {
+    let (mut positions, mut sequences) = (Vec::new(), Vec::new());
+    for &(sequence, position, rows) in parts {
+        let active = sequence != NO_STATE;
+        positions.extend((0..rows).map(|row| if active { position + row } else { 0 }));
+        sequences.extend((0..rows).map(|_| sequence));
+    }
+    Batch::new(name, &positions, Some(&sequences), n_seqs, 0)
+}
+
+/// Steps with the prompts of several sequences, which backends may compute in chunks: decode rows, prompts
+/// that begin and prompts that go on, of lengths around the borders of chunks, and inactive rows.
+fn steps(cases: &mut Vec<Case>) {
+    let inactive = |rows| (NO_STATE, 0, rows);
+    let prompts = [(0, 0, 2), (1, 5, 63), (2, 0, 64), (3, 40, 65), (4, 0, 130), (8, 128, 300)];
+    let decoding = [(5, 9, 1), (6, 0, 1), (7, 70, 1)];
+    let mixed = [&decoding[..], &prompts[..], &[inactive(20)]].concat();
+    let decode: Vec<(u32, u32, u32)> = (0..100).map(|row| (99 - row, row % 7, 1)).collect();
+    let batches = [
+        step("step", &mixed, 9),
+        step(
+            "step_inactive_between",
+            &[(0, 3, 1), inactive(40), (1, 0, 33), inactive(1), (2, 7, 32), (3, 0, 31)],
+            4,
+        ),
+        // No engine has these: rows of a sequence in two places, and rows that start over.
+        step("step_interleaved", &[(0, 0, 40), (1, 0, 40), (0, 40, 40), (2, 9, 64), (1, 40, 1)], 3),
+        step("step_restart", &[(2, 3, 1), (0, 9, 40), (0, 0, 50), (1, 0, 32)], 3),
+        step("step_one", &[(1, 6, 200)], 3),
+        step("step_inactive", &[inactive(70)], 2),
+        step("step_decode", &decode, 100),
+    ];
+    for batch in &batches {
+        for heads in [grouped(1, 2, 32), tiled(2, 4, 64), grouped(1, 1, 128), grouped(1, 2, 24)] {
+            cases.push(gated_delta_rule("", batch, heads, 1e-6));
+        }
+        for (channels, taps) in [(5, 2), (257, 4), (64, 8)] {
+            cases.push(causal_conv(batch, channels, taps));
+        }
+    }
+    let first = &batches[0];
+    for (name, alpha, beta) in [("open", -90.0, 90.0), ("closed", 90.0, -90.0), ("steps", 3.0, 1.0)] {
+        let case = gated_delta_rule(&format!("gates_{name}/"), first, grouped(1, 2, 32), 1e-6);
+        cases.push(case.draw("alpha", Draw::Normal(alpha, 1.0)).draw("beta", Draw::Normal(beta, 1.0)));
+    }
+    // A NaN in a row of a chunk stays in its sequence.
+    let row = Draw::With(vec![(100 * 128 + 70, f32::NAN)]);
+    cases.push(gated_delta_rule("nan_row/", first, grouped(1, 2, 32), 1e-6).draw("x", row));
+    let decoding: Vec<(u32, u32, u32)> = (0..8).map(|sequence| (sequence, 20, 1)).collect();
+    let long = step("step512", &[&decoding[..], &[(8, 0, 300), (9, 128, 204)]].concat(), 10);
+    let heads = tiled(16, 32, 128);
+    cases.push(gated_delta_rule("qwen3.5-4b/", &long, heads, 1e-6).timed().large());
+    let prompt = Batch::new("prompt512", &(0..512).collect::<Vec<u32>>(), None, 1, 0);
+    for batch in [&long, &prompt] {
+        cases.push(named(causal_conv(batch, heads.width(), 4), "qwen3.5-4b").timed().large());
+    }
+}
+
 /// Puts another variant into the name of a case.
 fn named(case: Case, variant: &str) -> Case {
     let rest = case.name[case.op.len()..].to_owned();
@@ -213,6 +271,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
     cases.push(carried("restart", [&[0, 1, 2], &[0, 1]]));
     special(cases);
     prompts(cases);
+    steps(cases);
     for m in [1, 3, 33] {
         for (n, gates) in [(1, 1), (3, 1), (255, 255), (256, 1), (257, 257), (768, 3)] {
             cases.push(sigmoid_gate("", m, n, gates, Sharing::Never));

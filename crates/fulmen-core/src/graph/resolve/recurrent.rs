@@ -22,6 +22,7 @@ impl Node<'_> {
             m,
             channels,
             taps: self.params.int_param,
+            decode: false,
         })
     }
 
@@ -44,6 +45,8 @@ impl Node<'_> {
             m,
             heads,
             epsilon: params.scalar,
+            decode: false,
+            batch_invariant: false,
         })
     }
 
