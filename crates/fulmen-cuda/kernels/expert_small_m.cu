@@ -29,6 +29,11 @@
 constexpr u32 WARPS = 8, THREADS = WARPS * 32, WARP_ROWS = 16;
 constexpr u32 ROW_CHUNK_BYTES = K_CHUNK * 2;  // of a packed row of x
 constexpr u32 ROW_PADDING = 32;               // bytes between rows of x in shared memory
+#if __CUDA_ARCH__ >= 900
+constexpr bool MANY_STAGES = true;
+#else
+constexpr bool MANY_STAGES = false;  // in 99 KiB of shared memory
+#endif
 
 // Mirrored by `ExpertPrepareArgs` in src/kernels/expert_small_m.rs.
 struct ExpertPrepareArgs {
@@ -99,7 +104,7 @@ using iq4_xs = Dequantized32<FormatTable<TABLE_IQ4_XS>, PANEL_Q4_0>;
 template <class F>
 struct WeightRows {
     static constexpr u32 STRIDE = F::ROW_VECTORS * 16, STAGE_BYTES = WARP_ROWS * STRIDE;
-    static constexpr u32 STAGES = STAGE_BYTES <= 3072 ? 4 : 3;
+    static constexpr u32 STAGES = STAGE_BYTES <= 3072 && MANY_STAGES ? 4 : 3;
     static constexpr u32 VECTORS = WARP_ROWS * F::ROW_VECTORS, COPIES = (VECTORS + 31) / 32;
 
     const u8* rows;  // the warp's first row

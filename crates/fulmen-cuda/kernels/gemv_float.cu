@@ -1,6 +1,6 @@
 // GEMV with float weights: y[m, n] = x[m, k] W[n, k]^T for m = 1 to 4 rows of x and W in f16, bf16 or f32,
 // with a fused RMS norm before it and SwiGLU or GeGLU of gate and up, or bias and residual, after it. For
-// decode; up to 16 rows in several launches. Launched by src/kernels/gemv_float.rs.
+// decode; up to 16 rows, m at a time. Launched by src/kernels/gemv_float.rs.
 //
 // Algorithm
 //   x stays in f32 in shared memory, multiplied with gamma if there is a norm. Weights are streamed into a
@@ -8,7 +8,7 @@
 //   the partial sums of its rows in shared memory and finishes all of them at the end.
 //
 // Tiles and mapping (chosen in gemv_float.rs)
-//   grid   one block per SM, each with `rows_per_block` rows of each weight matrix
+//   grid   x: one block per SM, each with `rows_per_block` rows of each weight matrix; y: m rows of x each
 //   block  WARPS warps, all of which stage x and finish results; the first `warps` of them multiply. The
 //          rows of a block are divided into groups of GROUP_ROWS rows of one matrix, and the columns into
 //          `splits`: a task is one split of one group. Warp w takes tasks w, w + warps ...
@@ -17,9 +17,8 @@
 //   stage  GROUP_ROWS x SEGMENT_BYTES: a segment of each row
 //
 // Pipeline
-//   See gemv_ring.cuh: one or two stages per warp. Weights do not depend on the previous kernel, so rings are
-//   filled before `pdl_wait`. A block takes less than half of the shared memory of an SM where it can, so
-//   that a block of the next kernel fills its rings beside it.
+//   See gemv_ring.cuh: up to three stages per warp where shared memory has room for them, else two. Weights do
+//   not depend on the previous kernel, so rings are filled before `pdl_wait`.
 //
 // Memory layouts
 //   x       f32 [m, k]
@@ -46,13 +45,14 @@
 #include "gemv_ring.cuh"
 #include "silu.cuh"
 
-constexpr int WARPS = 12;
+constexpr int WARPS = 14;
 constexpr int THREADS = WARPS * 32;
 constexpr int MAX_WEIGHTS = 3;       // weight matrices of a launch
 constexpr u32 GROUP_ROWS = 4;        // rows of W that a warp multiplies at once
 constexpr u32 SEGMENT_BYTES = 1024;  // of a row, in a stage
 constexpr u32 STAGE_BYTES = GROUP_ROWS * SEGMENT_BYTES;
 constexpr u32 STEP_BYTES = 32 * 16;  // of a row, that a warp multiplies at once
+constexpr u32 RING_STAGES = 3;       // of a warp, at most
 
 // One weight matrix [rows, k] with its output y [m, rows].
 struct GemvFloatWeight {
@@ -119,6 +119,12 @@ struct bf16 {
 
 // ---- Activations ------------------------------------------------------------------------------------------
 
+// The first row of x of a block that has M of them.
+template <u32 M>
+DEVICE u32 x_row() {
+    return blockIdx.y * M;
+}
+
 // M rows of x in shared memory.
 template <class W, u32 M>
 struct Activations {
@@ -135,7 +141,7 @@ struct Activations {
     DEVICE void stage(const GemvFloatArgs& args) const {
 #pragma unroll 1
         for (u32 row = 0; row < M; row++) {
-            const float* from = args.x + (u64)row * args.k;
+            const float* from = args.x + (u64)(x_row<M>() + row) * args.k;
             float* to = x + row * args.x_pitch;
             if (args.gamma)
                 multiply_gamma(args, row, from, to);
@@ -179,7 +185,7 @@ struct Activations {
         for (u32 at = (blockIdx.x * THREADS + threadIdx.x) * 4; at < args.k; at += gridDim.x * THREADS * 4)
 #pragma unroll
             for (u32 row = 0; row < M; row++)
-                *(float4*)(args.normed + (u64)row * args.k + at) =
+                *(float4*)(args.normed + (u64)(x_row<M>() + row) * args.k + at) =
                     *(const float4*)(x + row * args.x_pitch + index(at)) * factors[row];
     }
 };
@@ -319,7 +325,7 @@ struct GemvWarp {
                 const u32 bytes = task.segment_bytes(args);
                 const u8* w = ring + stage * STAGE_BYTES + lane * 16;
                 const float* xs = x + task.segment * (SEGMENT_BYTES / 16 * W::COLUMNS) + lane * 4;
-                ring_wait(&full[stage], parity, args);
+                ring_wait<RING_STAGES>(&full[stage], parity, args);
                 if (bytes == SEGMENT_BYTES) {
 #pragma unroll(UNROLLED_STEPS)
                     for (u32 at = 0; at < SEGMENT_BYTES; at += STEP_BYTES)
@@ -348,10 +354,11 @@ struct GemvWarp {
 
 // ---- Epilogue ---------------------------------------------------------------------------------------------
 
-// Bias plus residual of an element of the output.
+// Bias plus residual of an element of the output; `m` is the row of x in the block.
+template <u32 M>
 DEVICE float addend(const GemvFloatWeight& weight, u32 m, u32 row) {
     return (weight.bias ? weight.bias[row] : 0) +
-           (weight.residual ? weight.residual[(u64)m * weight.rows + row] : 0);
+           (weight.residual ? weight.residual[(u64)(x_row<M>() + m) * weight.rows + row] : 0);
 }
 
 // The addends of the first row that this thread finishes, loaded early; more rows of x leave no registers for
@@ -364,7 +371,7 @@ DEVICE void load_addends(const GemvFloatArgs& args, float (&addends)[M]) {
     const u32 row = first_row(weight, blockIdx.x) + threadIdx.x;
 #pragma unroll
     for (u32 m = 0; m < M; m++)
-        addends[m] = EARLY_ADDENDS<M> && row < first_row(weight, blockIdx.x + 1) ? addend(weight, m, row) : 0;
+        addends[m] = EARLY_ADDENDS<M> && row < first_row(weight, blockIdx.x + 1) ? addend<M>(weight, m, row) : 0;
 }
 
 // The dot product of row `index` of a block's part of a weight and row `m` of x.
@@ -398,8 +405,8 @@ DEVICE void epilogue(const GemvFloatArgs& args, const float* partials, const flo
                 else if (EARLY_ADDENDS<M> && which == 0 && index == threadIdx.x)
                     value += addends[m];
                 else
-                    value += addend(weight, m, first + index);
-                weight.out[(u64)m * weight.rows + first + index] = value;
+                    value += addend<M>(weight, m, first + index);
+                weight.out[(u64)(x_row<M>() + m) * weight.rows + first + index] = value;
             }
     }
 }
@@ -410,12 +417,12 @@ template <class W, u32 M>
 DEVICE void gemv(const GemvFloatArgs& args) {
     extern __shared__ __align__(128) u8 memory[];
     __shared__ float warp_sums[M][WARPS];
-    __shared__ u64 full[WARPS][MAX_STAGES];
+    __shared__ u64 full[WARPS][RING_STAGES];
     const u32 warp = threadIdx.x / 32, ring_bytes = args.stages * STAGE_BYTES;
     float* x_rows = (float*)(memory + args.warps * ring_bytes);
     float* partials = x_rows + M * args.x_pitch;
     const bool multiplies = warp < args.warps;
-    ring_init(full[warp]);
+    ring_init<RING_STAGES>(full[warp]);
     pdl_launch_dependents();
     if (args.gamma && threadIdx.x == 0 && blockIdx.x % 8 == 0) prefetch_l2(args.gamma, args.k * 4);
     GemvWarp<W, M> rows(args, multiplies ? warp : ~0u, memory + warp * ring_bytes, full[warp]);
@@ -434,7 +441,7 @@ DEVICE void gemv(const GemvFloatArgs& args) {
 }
 
 #define ENTRY(W, M)                                                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, M <= 3 ? 2 : 1)      \
+    extern "C" __global__ void __launch_bounds__(THREADS, M == 1 ? 2 : 1)      \
         gemv_float_##W##_rows##M(const __grid_constant__ GemvFloatArgs args) { \
         gemv<W, M>(args);                                                      \
     }

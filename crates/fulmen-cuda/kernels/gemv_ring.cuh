@@ -16,9 +16,10 @@ constexpr u32 MAX_STAGES = 2;
 
 #if __CUDA_ARCH__ >= 900
 
-// Initializes the mbarriers `full[MAX_STAGES]` of this warp.
+// Initializes the mbarriers `full[STAGES]` of this warp.
+template <u32 STAGES = MAX_STAGES>
 DEVICE void ring_init(u64* full) {
-    if ((threadIdx.x & 31) < MAX_STAGES) {
+    if ((threadIdx.x & 31) < STAGES) {
         mbarrier_init(&full[threadIdx.x & 31], 1);
         fence_proxy_async();
     }
@@ -38,7 +39,7 @@ DEVICE void ring_copy(u8* to, const u8* from, u32 bytes, u64* full) {
 DEVICE void ring_commit() {}
 
 // Waits until the stage is full; `parity` is that of its current use. `args.stages`: stages of the ring.
-template <class Args>
+template <u32 STAGES = MAX_STAGES, class Args>
 DEVICE void ring_wait(u64* full, u32 parity, const Args& args) {
     mbarrier_wait_parity(full, parity);
 }
@@ -61,6 +62,7 @@ DEVICE void prefetch_l2(const void* from, u32 bytes) { cp_async_bulk_prefetch_l2
 
 #else
 
+template <u32 STAGES = MAX_STAGES>
 DEVICE void ring_init(u64*) {}
 constexpr u32 RING_COPY_LANES = 32;
 DEVICE void ring_expect(u64*, u32) {}
@@ -72,10 +74,13 @@ DEVICE void ring_copy(u8* to, const u8* from, u32 bytes, u64*) {
         cp_async_16_l2_128(shared_address(to + at), start + at);
 }
 DEVICE void ring_commit() { cp_async_commit(); }
-template <class Args>
+template <u32 STAGES = MAX_STAGES, class Args>
 DEVICE void ring_wait(u64*, u32, const Args& args) {
-    if (args.stages > 1)
-        cp_async_wait<MAX_STAGES - 1>();
+    static_assert(STAGES <= 3);
+    if (STAGES > 2 && args.stages > 2)
+        cp_async_wait<2>();
+    else if (args.stages > 1)
+        cp_async_wait<1>();
     else
         cp_async_wait<0>();
     __syncwarp();

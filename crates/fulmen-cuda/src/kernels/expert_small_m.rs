@@ -55,7 +55,7 @@ kernel_args! {
 /// Pairs of a tile: what there are kernels for.
 const TILE_PAIRS: [u32; 2] = [8, 16];
 
-/// The most pairs for each expert, on average, where this is faster than the grouped GEMM.
+/// The most pairs for each expert, on average, where this is faster than the GEMM for large groups.
 const MAX_PAIRS_PER_EXPERT: u32 = 8;
 
 /// What lies in static shared memory, rounded up.
@@ -84,11 +84,23 @@ impl Format {
     }
 
     /// Bytes of the rings of a block: 16-byte vectors that cover each row's chunk.
-    fn ring_bytes(&self) -> u32 {
+    fn ring_bytes(&self, caps: Caps) -> u32 {
         let vectors = if self.aligned { self.chunk_bytes / 16 } else { (self.chunk_bytes + 29) / 16 };
         let stage = WARP_ROWS * vectors * 16;
-        WARPS * stage * if stage <= 3072 { 4 } else { 3 }
+        WARPS * stage * if stage <= 3072 && caps.capability >= 90 { 4 } else { 3 }
     }
+}
+
+/// What a call says of its pairs.
+struct CallPairs {
+    m: u32,
+    top: u32,
+    n_experts: u32,
+    k: u32,
+    x: u64,
+    x_by_pair: bool,
+    ids: u64,
+    batch_invariant: bool,
 }
 
 /// The pairs of a call, the rows of x that they multiply, and how they are divided.
@@ -108,19 +120,20 @@ struct Pairs {
 
 impl Pairs {
     /// `None` if the kernel does not take weights of this type, or so many pairs.
-    fn new(caps: Caps, weights: &[WeightArg], dims: [u32; 4], x: (u64, bool), ids: u64) -> Option<Pairs> {
-        let ([m, top, n_experts, k], (x, x_by_pair)) = (dims, x);
+    fn new(caps: Caps, weights: &[WeightArg], call: CallPairs) -> Option<Pairs> {
+        let CallPairs { m, top, n_experts, k, x, x_by_pair, ids, batch_invariant } = call;
         let dtype = weights.first()?.dtype;
         let format = Format::of(dtype)?;
         let pairs = m.checked_mul(top)?;
         let taken = weights.iter().all(|weight| weight.dtype == dtype && weight.ptr.is_multiple_of(16))
             && k.is_multiple_of(4)
             && wide(&[x]) == 1
-            && pairs <= n_experts.saturating_mul(MAX_PAIRS_PER_EXPERT);
+            && (batch_invariant || pairs <= n_experts.saturating_mul(MAX_PAIRS_PER_EXPERT));
         // Tiles are as wide as most experts need.
         let wanted = if pairs <= 2 * n_experts { 8 } else { 16 };
-        let shared =
-            |tile: u32| format.ring_bytes() + tile * (k.div_ceil(K_CHUNK) * ROW_CHUNK_BYTES + ROW_PADDING);
+        let shared = |tile: u32| {
+            format.ring_bytes(caps) + tile * (k.div_ceil(K_CHUNK) * ROW_CHUNK_BYTES + ROW_PADDING)
+        };
         let fits = |tile: &&u32| **tile <= wanted && shared(**tile) + STATIC_BYTES <= caps.shared_bytes;
         let &tile_pairs = TILE_PAIRS.iter().rev().find(fits).filter(|_| taken)?;
         let (x_rows, pairs_per_row_of_x) = if x_by_pair { (pairs, 1) } else { (m, top) };
@@ -204,8 +217,9 @@ fn row_bytes(weight: &WeightArg, k: u32) -> u32 {
 
 /// Launches a gate-up, if the kernel takes it.
 pub(super) fn launch_gate_up(queue: &mut Queue, call: &ExpertGateUpCall) -> Option<Launched> {
-    let dims = [call.m, call.top, call.n_experts, call.k];
-    let pairs = Pairs::new(queue.caps(), &[call.gate, call.up], dims, (call.input, false), call.ids)?;
+    let &ExpertGateUpCall { m, top, n_experts, k, input: x, ids, batch_invariant, .. } = call;
+    let of_call = CallPairs { m, top, n_experts, k, x, x_by_pair: false, ids, batch_invariant };
+    let pairs = Pairs::new(queue.caps(), &[call.gate, call.up], of_call)?;
     let launched = queue.scratch(pairs.scratch()[3]).map_err(Into::into).and_then(|scratch| {
         let args = ExpertSmallMArgs {
             w: [call.gate.ptr, call.up.ptr],
@@ -223,8 +237,9 @@ pub(super) fn launch_gate_up(queue: &mut Queue, call: &ExpertGateUpCall) -> Opti
 
 /// Launches a down projection and the sum of the results of a row's experts, if the kernel takes it.
 pub(super) fn launch_down(queue: &mut Queue, call: &ExpertDownCall) -> Option<Launched> {
-    let dims = [call.m, call.top, call.n_experts, call.k];
-    let pairs = Pairs::new(queue.caps(), &[call.down], dims, (call.input, true), call.ids)?;
+    let &ExpertDownCall { m, top, n_experts, k, input: x, ids, batch_invariant, .. } = call;
+    let of_call = CallPairs { m, top, n_experts, k, x, x_by_pair: true, ids, batch_invariant };
+    let pairs = Pairs::new(queue.caps(), &[call.down], of_call)?;
     let results = (pairs.pairs as usize * call.n() as usize * 4).next_multiple_of(256);
     let launched = queue.scratch(results + pairs.scratch()[3]).map_err(Into::into).and_then(|scratch| {
         let args = ExpertSmallMArgs {

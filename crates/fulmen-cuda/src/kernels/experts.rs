@@ -1,10 +1,13 @@
 //! Matmuls by expert id: which kernels run a call.
 //!
-//! A GEMV reads the experts of each row (`expert_gemv.cu`) for up to [`GEMV_ROWS`] rows, as long as there are
-//! not more than two pairs of a row and one of its experts for each expert. Otherwise the pairs are grouped
-//! by expert, and each group is a GEMM (`expert_gemm.cu`). What neither has a kernel for runs in f32, pair by
-//! pair (`expert_generic.cu`), as do calls made by hand that ask for batch-invariant kernels; plans are
-//! refused, because a storm of requests did not give equal bits on a GPU.
+//! | pairs of a row and one of its experts | kernel |
+//! |---|---|
+//! | of up to [`GEMV_ROWS`] rows | a GEMV for each row (`expert_gemv.cu`) |
+//! | up to eight for each expert on average; any number in batch-invariant mode | grouped by expert, a GEMM for small groups (`expert_small_m.cu`) |
+//! | more | grouped by expert, a GEMM for large groups (`expert_gemm.cu`) |
+//!
+//! Weights that none of them takes are multiplied in f32, pair by pair (`expert_generic.cu`). What a pair gets
+//! from the GEMM for small groups and in f32 does not depend on the others, so these are batch-invariant.
 
 use fulmen_core::{ActivationForm, ExpertDownCall, ExpertGateUpCall, WeightArg};
 
@@ -14,22 +17,16 @@ use crate::forward::Forwarding;
 use crate::layout::kernel_args;
 use crate::queue::Queue;
 
-/// Rows up to which experts that several rows have in common are read for each of them.
-const GEMV_ROWS: u32 = 32;
+/// Rows up to which the GEMV is faster than the small-M GEMM.
+const GEMV_ROWS: u32 = 2;
 
 const SWIGLU: u32 = 0;
 const GEGLU: u32 = 1;
 const CLAMPED_SWIGLU: u32 = 2;
 
-/// Whether the GEMV runs so many rows: not where most experts would be read for more than two of them.
-fn takes_gemv(m: u32, top: u32, n_experts: u32, batch_invariant: bool) -> bool {
-    let gemv_rows = std::env::var("FULMEN_TRY_GEMV").ok().and_then(|v| v.parse().ok()).unwrap_or(GEMV_ROWS);
-    m <= gemv_rows && (m <= 2 || m * top <= 2 * n_experts) && !batch_invariant
-}
-
-/// Whether the small-M GEMM may run so many rows.
-fn takes_small_m(m: u32, batch_invariant: bool) -> bool {
-    m > 1 && !batch_invariant && std::env::var_os("FULMEN_TRY_NO_SMALL").is_none()
+/// Whether the GEMV runs so many rows.
+fn takes_gemv(m: u32, batch_invariant: bool) -> bool {
+    m <= GEMV_ROWS && !batch_invariant
 }
 
 kernel_args! {
@@ -129,14 +126,12 @@ pub(crate) fn launch_gate_up_planned(
     if call.m == 0 || call.gate.rows == 0 {
         return Ok(0);
     }
-    if takes_gemv(call.m, call.top, call.n_experts, call.batch_invariant)
+    if takes_gemv(call.m, call.batch_invariant)
         && let Some(launched) = expert_gemv::launch_gate_up(queue, call, forwarding)
     {
         return launched;
     }
-    if takes_small_m(call.m, call.batch_invariant)
-        && let Some(launched) = expert_small_m::launch_gate_up(queue, call)
-    {
+    if let Some(launched) = expert_small_m::launch_gate_up(queue, call) {
         return launched;
     }
     let pairs = call.m as usize * call.top as usize;
@@ -179,14 +174,12 @@ pub(crate) fn launch_down_planned(
     if call.m == 0 || call.down.rows == 0 {
         return Ok(0);
     }
-    if takes_gemv(call.m, call.top, call.n_experts, call.batch_invariant)
+    if takes_gemv(call.m, call.batch_invariant)
         && let Some(launched) = expert_gemv::launch_down(queue, call, forwarding)
     {
         return launched;
     }
-    if takes_small_m(call.m, call.batch_invariant)
-        && let Some(launched) = expert_small_m::launch_down(queue, call)
-    {
+    if let Some(launched) = expert_small_m::launch_down(queue, call) {
         return launched;
     }
     let pairs = call.m as usize * call.top as usize;

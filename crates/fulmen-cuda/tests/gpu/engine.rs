@@ -1,7 +1,10 @@
 //! An engine with a small model: many requests give the tokens of running alone, launched and replayed.
 
+use std::sync::Arc;
+
 use fulmen_core::DType;
-use fulmen_engine::EngineOptions;
+use fulmen_engine::{EngineOptions, LoadOptions, Model};
+use fulmen_model::synth::{ModelShape, Synth};
 
 use crate::engine_scenario::{
     Reference, Storm, expert_model, hybrid_model, mixed_prompts_are_those_of_sessions, mixed_steps,
@@ -55,6 +58,28 @@ fn a_storm_gives_equal_bits_in_batch_invariant_mode() {
     }
 }
 
+/// Three query heads per KV head: tiles of prefill attention have a number of rows that divides no page.
+#[test]
+fn a_storm_gives_equal_bits_where_tiles_divide_no_page() {
+    let Some(gpu) = gpu() else { return };
+    let shape = ModelShape { layers: 2, heads: 6, kv_heads: 2, ..ModelShape::preset("tiny-qwen3").unwrap() };
+    let file = Synth::new(shape, "q4_k_m".parse().unwrap(), 5).file().unwrap();
+    let device = Box::new(gpu.dispatcher());
+    let model = Model::from_source(Arc::new(file), device, LoadOptions::default()).unwrap();
+    let options = EngineOptions {
+        context: 512,
+        max_sequences: 8,
+        pages: 14,
+        max_rows: 256,
+        batch_invariant: true,
+        ..EngineOptions::default()
+    };
+    prefix_hits_change_nothing(&model, &options, 0.0);
+    let storm = Storm { requests: 200, max_tokens: 24, sampled: true, options, seed: 4 };
+    let stats = storm.equal_bits(&model);
+    assert!(stats.dropped > 0 && stats.prefix_cache.hits > 0, "{stats:?}");
+}
+
 #[test]
 fn a_storm_of_experts_gives_equal_bits_in_batch_invariant_mode() {
     let Some(gpu) = gpu() else { return };
@@ -93,13 +118,16 @@ fn layers_with_windows_have_pages_of_their_own() {
         let stats = storm.equal_bits(&model);
         assert!(stats.dropped > 0 && stats.prefix_cache.window_evictions > 0, "{cache}: {stats:?}");
     }
-    for preset in ["tiny-gemma3", "tiny-gpt-oss"] {
-        let model = window_model(preset, "f16", Box::new(gpu.dispatcher()));
-        let storm =
-            Storm { requests: 100, max_tokens: 40, sampled: false, options: options.clone(), seed: 8 };
-        let stats = storm.near(&model, &Reference::windows(preset, "f16"));
-        assert!(stats.prefix_cache.hits > 5, "{preset}: {stats:?}");
-    }
+    // Other bits may have other experts, whose tokens no error of the logits explains.
+    let model = window_model("tiny-gpt-oss", "f16", Box::new(gpu.dispatcher()));
+    let batch_invariant = EngineOptions { batch_invariant: true, ..options.clone() };
+    let storm = Storm { requests: 100, max_tokens: 40, sampled: true, options: batch_invariant, seed: 8 };
+    let stats = storm.equal_bits(&model);
+    assert!(stats.prefix_cache.hits > 5, "{stats:?}");
+    let model = window_model("tiny-gemma3", "f16", Box::new(gpu.dispatcher()));
+    let storm = Storm { requests: 100, max_tokens: 40, sampled: false, options, seed: 8 };
+    let stats = storm.near(&model, &Reference::windows("tiny-gemma3", "f16"));
+    assert!(stats.prefix_cache.hits > 5, "{stats:?}");
 }
 
 /// With enough sequences that decode steps have inactive rows.

@@ -430,13 +430,13 @@ fn at_least(what: &'static str, got: u32, least: u32) -> Result<(), ModelError> 
 }
 
 /// Row counts that programs are made for: four in each power of two, so that at most a fifth of the rows of a
-/// step is inactive, eight from 128 to 256 rows, where a row takes longest, what a device runs at once, and the
+/// step is inactive, eight from 64 to 256 rows, where a row takes longest, what a device runs at once, and the
 /// largest.
 pub(super) fn buckets(max_rows: u32, rows_at_once: u32) -> Vec<u32> {
     let mut buckets: Vec<u32> = (1..8).collect();
     let mut base = 8u32;
     while base < max_rows {
-        let step = if base == 128 { base / 8 } else { base / 4 };
+        let step = if (64..256).contains(&base) { base / 8 } else { base / 4 };
         buckets.extend((base..2 * base).step_by(step as usize));
         base = base.saturating_mul(2);
     }
