@@ -22,6 +22,7 @@ mod params;
 mod print;
 mod recurrent;
 mod resolve;
+mod routing;
 mod scores;
 mod segments;
 mod work;
@@ -33,8 +34,8 @@ pub(crate) use collective::{check_gathered_width, check_ranks};
 pub use dispatch::{KernelDispatch, KernelTime, ReplayId};
 pub use execute::{GraphExecResult, Program, ProgramCall, execute_graph, execute_graph_timed};
 pub use experts::{
-    ExpertDownCall, ExpertGateUpCall, ExpertPart, GatedActivation, MAX_EXPERTS, MAX_EXPERTS_PER_ROW,
-    MIN_WEIGHT_SUM, NO_EXPERT, RouteCall, RouteSpec, RouterScores, used_experts,
+    ExpertDownCall, ExpertGateUpCall, GatedActivation, MAX_EXPERTS, MAX_EXPERTS_PER_ROW, NO_EXPERT,
+    used_experts,
 };
 pub(crate) use experts::{check_experts, check_experts_per_row};
 pub use forms::{ActivationForm, Form, FormOperand, Forwarded};
@@ -49,6 +50,9 @@ pub use recurrent::{
     RecurrentState, SigmoidGateCall,
 };
 pub(crate) use recurrent::{check_gates, check_taps};
+pub use routing::{
+    ExpertGroups, ExpertPart, MAX_EXPERT_GROUPS, MIN_WEIGHT_SUM, RouteCall, RouteSpec, RouterScores,
+};
 pub use scores::{Scores, Temperature};
 pub use segments::Segment;
 pub use work::{CacheUse, Work};

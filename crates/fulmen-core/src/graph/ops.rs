@@ -16,9 +16,10 @@
 
 use super::call::*;
 use super::collective::{AllGatherCall, AllReduceCall};
-use super::experts::{ExpertDownCall, ExpertGateUpCall, RouteCall};
+use super::experts::{ExpertDownCall, ExpertGateUpCall};
 use super::host_segment::HostSegmentCall;
 use super::recurrent::{CausalConvCall, GatedDeltaRuleCall, SigmoidGateCall};
+use super::routing::RouteCall;
 use crate::{BackendError, LookUp, Problem};
 
 /// Passes the table to the macro `$then`.

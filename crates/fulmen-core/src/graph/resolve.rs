@@ -5,8 +5,9 @@ mod recurrent;
 use super::call::*;
 use super::checks::{Checked, check_heads, same};
 use super::collective::{AllGatherCall, AllReduceCall};
-use super::experts::{ExpertDownCall, ExpertGateUpCall, RouteCall};
+use super::experts::{ExpertDownCall, ExpertGateUpCall};
 use super::host_segment::{HostInput, HostSegmentCall};
+use super::routing::RouteCall;
 use super::{ComputeGraph, KvCache, OpCall, RopeSpec, Scores, TensorNode, TensorOp, TokenHistory};
 use crate::{DType, Problem};
 

@@ -32,7 +32,7 @@ fn any_number_of_ranks_gives_the_logits_of_one_device() {
 }
 
 /// Small models of every architecture that divides, but for hybrid ones.
-const PRESETS: [&str; 12] = [
+const PRESETS: [&str; 13] = [
     "tiny-llama-untied",
     "tiny-qwen2",
     "tiny-qwen3",
@@ -45,6 +45,7 @@ const PRESETS: [&str; 12] = [
     "tiny-qwen3moe",
     "tiny-gpt-oss",
     "tiny-glm4moe",
+    "tiny-glm4moe-groups",
 ];
 
 #[test]

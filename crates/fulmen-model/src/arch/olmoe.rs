@@ -11,8 +11,7 @@ use crate::error::ModelError;
 pub(super) const PAIRING: RopePairing = RopePairing::NeoX;
 
 /// Softmax over all experts, whose values are the weights of those selected.
-pub(super) const ROUTE: RouteSpec =
-    RouteSpec { top: 1, scores: RouterScores::Softmax, renormalize: false, scale: 1.0 };
+pub(super) const ROUTE: RouteSpec = RouteSpec::new(1, RouterScores::Softmax);
 
 /// One layer. Input and output are hidden states `[rows, hidden]`.
 pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {

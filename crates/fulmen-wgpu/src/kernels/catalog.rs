@@ -2,8 +2,8 @@
 //! for `fulmen kernels`, and for the snapshot tests.
 
 use fulmen_core::{
-    DType, DeltaHeads, ExpertPart, GateActivation, Heads, KeyHeadOrder, RopePairing, RopeSpec, RouteSpec,
-    RouterScores,
+    DType, DeltaHeads, ExpertGroups, ExpertPart, GateActivation, Heads, KeyHeadOrder, RopePairing, RopeSpec,
+    RouteSpec, RouterScores,
 };
 
 use super::argmax::argmax;
@@ -168,8 +168,13 @@ const MODEL: &[Row] = &[
     }),
     ("experts/route", "Experts of each row and their weights", "experts/route.wgsl", |caps| {
         let scores = RouterScores::Softmax;
-        let (spec, part) = (RouteSpec { top: 8, scores, renormalize: true, scale: 1.0 }, ALL_EXPERTS);
+        let (spec, part) = (RouteSpec { renormalize: true, ..RouteSpec::new(8, scores) }, ALL_EXPERTS);
         only(route(1, 128, &spec, false, part, caps))
+    }),
+    ("experts/route/groups", "Experts of each row among its best groups", "experts/route.wgsl", |caps| {
+        let groups = Some(ExpertGroups { count: 8, used: 4 });
+        let spec = RouteSpec { groups, ..RouteSpec::new(8, RouterScores::Sigmoid) };
+        only(route(1, 256, &spec, true, ExpertPart { first: 0, count: 256 }, caps))
     }),
     ("experts/matmul", "Matmul by expert id, Q4_K", "experts/matmul.wgsl", |caps| {
         only(expert_matmul(&experts(), caps))
