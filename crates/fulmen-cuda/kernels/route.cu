@@ -2,9 +2,9 @@
 // selection by warp reductions: one warp per row, four rows per block. Launched by src/kernels/route.rs.
 //
 // A lane holds the logits lane, lane + 32, ... as ordered keys (ordered_key.cuh); `top_k` warp maxima select
-// the experts, equal keys by the lower id. Lane j then computes the weight of the j-th expert. With groups of
-// experts, keys go through shared memory, where 32 / groups lanes scan each group for its two largest; keys of
-// all groups but the best become 0.
+// the experts, equal keys by the lower id. Lane j then computes the weight of the j-th expert. With groups
+// of experts, keys go through shared memory, where 32 / groups lanes scan each group for its two largest;
+// keys of all groups but the best become 0.
 // `route_<N>`: up to 32 N experts, whose keys of 64 bits lie in registers, N per lane; no tiles.
 //
 // Layouts: logits [m, n_experts]; bias [n_experts] or null; weights and ids [m, top_k].

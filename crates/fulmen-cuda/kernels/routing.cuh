@@ -108,8 +108,9 @@ struct BestGroups {
 // Routes one row by all threads of a block, which has at least as many threads as experts, rounded up to
 // whole warps. Its logits are in shared memory. An expert's rank is the number of larger keys (equal logits:
 // the lower id first), counted by as many threads for each expert as there are; experts of a rank below
-// `top_k` are selected. With groups, keys of others than the best become 0 first. Compared with a warp maximum for each slot, one after the other, this takes a fifth
-// of the time. A row with a logit or key that is not finite has ids 0 to top_k - 1 and NaN weights.
+// `top_k` are selected. With groups, keys of others than the best become 0 first. Compared with a warp
+// maximum for each slot, one after the other, this takes a fifth of the time. A row with a logit or key that
+// is not finite has ids 0 to top_k - 1 and NaN weights.
 template <u32 MAX_ROUTED>
 struct BlockRouting {
     __align__(16) u64 keys[MAX_ROUTED];

@@ -3,6 +3,7 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use super::collective::{AllGatherCall, AllReduceCall};
+use super::divided_norm::{MeanSquaresCall, RmsScaleCall};
 use super::experts::{ExpertDownCall, ExpertGateUpCall};
 use super::host_segment::HostSegmentCall;
 use super::ops::{OpCall, dispatch_methods, op_table};

@@ -8,8 +8,9 @@
 //! The weights of all experts are one matrix, `[n_experts · n, k]`: expert `e` has rows `e · n` to
 //! `(e + 1) · n`. Weights of experts that no row uses are not read.
 //!
-//! A device may have some of the experts only. Then `Route` gives ids among those ([`ExpertPart`](super::ExpertPart)), and
-//! [`NO_EXPERT`] for those of other devices, which add nothing to the sum of `ExpertDown`.
+//! A device may have some of the experts only. Then `Route` gives ids among those
+//! ([`ExpertPart`](super::ExpertPart)), and [`NO_EXPERT`] for those of other devices, which add nothing to
+//! the sum of `ExpertDown`.
 
 use super::call::WeightArg;
 use super::call_check::{matrix, optional};

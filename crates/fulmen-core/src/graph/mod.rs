@@ -10,6 +10,7 @@ mod call_check;
 pub(crate) mod checks;
 mod collective;
 mod dispatch;
+mod divided_norm;
 mod execute;
 mod experts;
 mod forms;
@@ -32,6 +33,8 @@ pub use call::*;
 pub use collective::{AllGatherCall, AllReduceCall, MAX_RANKS};
 pub(crate) use collective::{check_gathered_width, check_ranks};
 pub use dispatch::{KernelDispatch, KernelTime, ReplayId};
+pub(crate) use divided_norm::check_column;
+pub use divided_norm::{MeanSquaresCall, RmsScaleCall};
 pub use execute::{GraphExecResult, Program, ProgramCall, execute_graph, execute_graph_timed};
 pub use experts::{
     ExpertDownCall, ExpertGateUpCall, GatedActivation, MAX_EXPERTS, MAX_EXPERTS_PER_ROW, NO_EXPERT,

@@ -1,5 +1,6 @@
 //! Lowering of a node to a typed call. Inputs and shapes are checked here, the call by itself.
 
+mod divided_norm;
 mod recurrent;
 
 use super::call::*;
@@ -58,6 +59,8 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
         TensorOp::RopeStore => OpCall::RopeStore(node.rope_store()?),
         TensorOp::AllReduce => OpCall::AllReduce(node.all_reduce()?),
         TensorOp::AllGather => OpCall::AllGather(node.all_gather()?),
+        TensorOp::MeanSquares => OpCall::MeanSquares(node.mean_squares()?),
+        TensorOp::RmsScale => OpCall::RmsScale(node.rms_scale()?),
         TensorOp::HostSegment => OpCall::HostSegment(node.host_segment()?),
         TensorOp::CausalConv => OpCall::CausalConv(node.causal_conv()?),
         TensorOp::GatedDeltaRule => OpCall::GatedDeltaRule(node.gated_delta_rule()?),

@@ -5,14 +5,14 @@
 //! ordered integers. In each of `top` rounds every thread finds the largest key of its part, and all threads
 //! the largest of those; equal keys by the lower id. One thread then computes the weights.
 //!
-//! With groups of experts, one thread for each group first adds up its two largest keys; the keys of all groups
-//! but the `groups_used` best become 0, which is below those of any number.
+//! With groups of experts, one thread for each group first adds up its two largest keys; the keys of all
+//! groups but the `groups_used` best become 0, which is below those of any number.
 //!
 //! **Bindings.** `logits` [m][experts]; `bias` [experts], if there is one; `weights` and `ids` [m][top]:
 //! those among the `held` experts from `first` on, or `NO_EXPERT`.
 //!
-//! **Preconditions.** `top` and `groups` are at most `threads`, and `experts` a multiple of `groups`; workgroup memory holds the keys of `experts` experts,
-//! padded to a power of two.
+//! **Preconditions.** `top` and `groups` are at most `threads`, and `experts` a multiple of `groups`;
+//! workgroup memory holds the keys of `experts` experts, padded to a power of two.
 //!
 //! **Bound** by the latency of its barriers; not measured.
 struct Params {
