@@ -1,8 +1,8 @@
 // RMS norm of rows whose columns are divided among ranks. Launched by src/kernels/divided_norm.rs.
 //
-// `mean_squares`: the means of the squares of each row of two inputs, for an all-reduce. A block reduction, one
-// block per row and input, up to 1024 threads. `rms_scale`: out = x / sqrt(mean / ranks + epsilon) * gamma with
-// means that were added up; one thread per element, blocks of 256.
+// `mean_squares`: the means of the squares of each row of two inputs, for an all-reduce. A block reduction,
+// one block per row and input, up to 1024 threads. `rms_scale`: out = x / sqrt(mean / ranks + epsilon) *
+// gamma with means that were added up; one thread per element, blocks of 256.
 //
 // Layouts: inputs [m, widths[i]], means [m, 2]; x and out [m, width], which may be the same address, gamma
 // [width], all f32.

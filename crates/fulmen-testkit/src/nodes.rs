@@ -341,11 +341,12 @@ impl Writer {
 
     fn attention(&mut self, c: &AttentionCall) -> usize {
         let (width, kv_width) = (c.heads.q_width(), c.heads.kv_width());
-        let Scores { scale, window, softcap, temperature, sinks } = c.scores;
+        let Scores { scale, window, chunk, softcap, temperature, sinks } = c.scores;
         let params = OpParams {
             heads: c.heads,
             scalar: scale,
             window,
+            attention_chunk: chunk,
             softcap,
             temperature,
             sinks_ptr: sinks.unwrap_or(0),

@@ -163,7 +163,8 @@ score scale `scalar`.",
                 inputs: 2 | 3 = "2 or 3 (q, positions, sequences)",
                 does: "Causal attention over a KV cache, or among the rows of the batch.",
                 node: "Inputs: q, positions and, if there is more than one sequence, sequence numbers. Row \
-`r` sees positions 0 to `positions[r]` of its sequence in `kv`, or those of them that are in the `window`; \
+`r` sees positions 0 to `positions[r]` of its sequence in `kv`, or those of them that are in the `window` \
+and in its `attention_chunk`; \
 `softcap`, `temperature` and `sinks_ptr` change the scores ([`Scores`](super::Scores)).",
             }
             KvStore(KvStoreCall) {

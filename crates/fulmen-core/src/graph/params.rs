@@ -176,6 +176,8 @@ pub struct OpParams {
     pub attention_rows: AttentionRows,
     /// Sliding window of Attention; see [`Scores`](super::Scores).
     pub window: Option<u32>,
+    /// Chunks of Attention; see [`Scores`](super::Scores).
+    pub attention_chunk: Option<u32>,
     /// Cap of the scores of Attention.
     pub softcap: Option<f32>,
     /// Temperature of Attention for long contexts.

@@ -377,6 +377,7 @@ impl<'a> Node<'a> {
             scores: Scores {
                 scale: self.params.scalar,
                 window: self.params.window,
+                chunk: self.params.attention_chunk,
                 softcap: self.params.softcap,
                 temperature: self.params.temperature,
                 sinks: Some(self.params.sinks_ptr).filter(|ptr| *ptr != 0),

@@ -37,7 +37,7 @@ impl CpuDispatcher {
         output.apart_from(sums)?;
         output.apart_from(gamma)?;
         let (x, out) = (input.ptr.cast::<f32>().cast_const(), output.ptr.cast::<f32>());
-        // SAFETY: looked up; the output is the input or disjoint from it, and disjoint from what else is read.
+        // SAFETY: looked up; the output is the input or disjoint from it, and disjoint from the rest.
         unsafe {
             let (columns, column) = (columns as usize, column as usize);
             let means = Means { sums: sums.slice(), columns, column, ranks, epsilon };

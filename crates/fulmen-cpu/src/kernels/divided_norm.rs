@@ -1,6 +1,6 @@
-//! RMS norm of rows whose columns are divided among ranks: the mean squares of this rank's columns, and the norm
-//! by means that were added up over the ranks. One SIMD pass each, in parallel over rows; bound by memory
-//! bandwidth.
+//! RMS norm of rows whose columns are divided among ranks: the mean squares of this rank's columns, and the
+//! norm by means that were added up over the ranks. One SIMD pass each, in parallel over rows; bound by
+//! memory bandwidth.
 //!
 //! Means are f32: one above its largest value is infinite, and the row becomes 0.
 

@@ -1,5 +1,5 @@
-//! The mean of the squares of each row of two inputs, beside each other. One workgroup for each row of an input;
-//! tree reduction in workgroup memory.
+//! The mean of the squares of each row of two inputs, beside each other. One workgroup for each row of an
+//! input; tree reduction in workgroup memory.
 //!
 //! **Bindings.** `a` [rows][width_a]; `b` [rows][width_b]; `means` [rows][2].
 //!
