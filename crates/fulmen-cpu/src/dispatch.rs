@@ -2,6 +2,7 @@
 //!
 //! Each method looks up its operands, rejects overlaps that its kernel does not support, and runs the kernel.
 
+mod divided_norm;
 mod experts;
 mod logits;
 mod matmul;
@@ -531,6 +532,14 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_sigmoid_gate(&mut self, call: &SigmoidGateCall) -> Launched {
         self.sigmoid_gate(call)
+    }
+
+    fn dispatch_mean_squares(&mut self, call: &MeanSquaresCall) -> Launched {
+        self.mean_squares(call)
+    }
+
+    fn dispatch_rms_scale(&mut self, call: &RmsScaleCall) -> Launched {
+        self.rms_scale(call)
     }
 
     fn dispatch_mask_logits(&mut self, call: &MaskLogitsCall) -> Launched {

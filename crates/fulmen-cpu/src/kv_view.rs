@@ -1,7 +1,7 @@
 //! Layout and page table of a KV cache: element type, strides and bounds, checked once so that kernels need
 //! not.
 
-use fulmen_core::{DType, DTypeError, KV_PAGE};
+use fulmen_core::{DType, DTypeError, KV_PAGE, Scores};
 
 /// Elements of a `Q8_0` block, which have one `f16` scale.
 pub(crate) const Q8_BLOCK: usize = 32;
@@ -263,14 +263,12 @@ pub struct PageTable<'a> {
 }
 
 /// The pages that a row uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum RowPages {
     /// That of its position, which is written.
     Own,
-    /// Those of all positions up to its own, which are read.
-    Seen,
-    /// Those of so many positions up to its own, which are read.
-    Window(usize),
+    /// Those of the positions that it sees by these scores, which are read.
+    Seen(Scores<()>),
 }
 
 impl PageTable<'static> {
@@ -322,8 +320,7 @@ impl<'a> PageTable<'a> {
             let (seq, last) = (sequence as usize, position as usize / layout.page_len);
             let first = match used {
                 RowPages::Own => last,
-                RowPages::Seen => 0,
-                RowPages::Window(window) => (position as usize + 1).saturating_sub(window) / layout.page_len,
+                RowPages::Seen(scores) => scores.first_visible(position) as usize / layout.page_len,
             };
             if checked.0 == seq && checked.1.contains(&first) && checked.1.contains(&last) {
                 continue;
@@ -460,17 +457,21 @@ mod tests {
         let table = PageTable::new(&pages, 2, 2).unwrap();
         let check =
             |position, sequence, used| table.check_rows(&layout, &[5, position], Some(&[1, sequence]), used);
-        assert_eq!(check(127, 0, RowPages::Seen), Ok(2));
+        let all = Scores::from(1.0);
+        assert_eq!(check(127, 0, RowPages::Seen(all)), Ok(2));
         let bad = |page| Err(KvError::Page { row: 1, page, n_pages: 4 });
-        assert_eq!(check(128, 0, RowPages::Seen), bad(9));
+        assert_eq!(check(128, 0, RowPages::Seen(all)), bad(9));
         assert_eq!(check(255, 1, RowPages::Own), bad(u32::MAX));
         let swapped = PageTable::new(&[9, 2], 1, 2).unwrap();
         assert_eq!(swapped.check_rows(&layout, &[200], None, RowPages::Own), Ok(1));
-        let seen = swapped.check_rows(&layout, &[200], None, RowPages::Seen);
+        let seen = swapped.check_rows(&layout, &[200], None, RowPages::Seen(all));
         assert_eq!(seen, Err(KvError::Page { row: 0, page: 9, n_pages: 4 }));
-        let window = |window| swapped.check_rows(&layout, &[200], None, RowPages::Window(window));
-        assert_eq!((window(73), window(usize::MAX)), (Ok(1), seen.clone()));
+        let by = |scores| swapped.check_rows(&layout, &[200], None, RowPages::Seen(scores));
+        let window = |window| by(Scores { window: Some(window), ..all });
+        assert_eq!((window(73), window(u32::MAX)), (Ok(1), seen.clone()));
         assert_eq!(window(74), seen);
+        let chunk = |chunk| by(Scores { chunk: Some(chunk), ..all });
+        assert_eq!((chunk(64), chunk(128), chunk(120), chunk(300)), (Ok(1), Ok(1), seen.clone(), seen));
         let position = table.check_rows(&layout, &[256], None, RowPages::Own);
         assert_eq!(position, Err(KvError::Position { row: 0, position: 256, capacity: 256 }));
     }

@@ -1,5 +1,5 @@
-// Score modifiers: sliding window, logit soft-capping, attention temperature, attention sinks. Shared by all
-// attention kernels; those of plain calls do not read them.
+// Score modifiers: sliding window, chunked attention, logit soft-capping, attention temperature, attention
+// sinks. Shared by all attention kernels; those of plain calls do not read them.
 #pragma once
 #include "common.cuh"
 
@@ -11,10 +11,13 @@ struct ScoreArgs {
     // The scale is multiplied by 1 + beta * ln(1 + floor(position / length)); a length of 0: by 1.
     u32 temperature_length;
     float temperature_beta;
+    u32 chunk;  // a row attends to keys from the last multiple of this on; 0: all
+    u32 unused;
 
     // The first position that a row sees.
     DEVICE u32 first_visible(u32 position) const {
-        return window && position >= window ? position - window + 1 : 0;
+        const u32 first = window && position >= window ? position - window + 1 : 0;
+        return chunk ? max(first, position - position % chunk) : first;
     }
 
     DEVICE float temperature(u32 position) const {

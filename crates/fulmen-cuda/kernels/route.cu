@@ -2,7 +2,9 @@
 // selection by warp reductions: one warp per row, four rows per block. Launched by src/kernels/route.rs.
 //
 // A lane holds the logits lane, lane + 32, ... as ordered keys (ordered_key.cuh); `top_k` warp maxima select
-// the experts, equal keys by the lower id. Lane j then computes the weight of the j-th expert.
+// the experts, equal keys by the lower id. Lane j then computes the weight of the j-th expert. With groups
+// of experts, keys go through shared memory, where 32 / groups lanes scan each group for its two largest;
+// keys of all groups but the best become 0.
 // `route_<N>`: up to 32 N experts, whose keys of 64 bits lie in registers, N per lane; no tiles.
 //
 // Layouts: logits [m, n_experts]; bias [n_experts] or null; weights and ids [m, top_k].
@@ -25,6 +27,21 @@ struct RouteArgs {
 };
 #include "layout/route.cuh"
 
+// By a whole warp, of the keys in its registers. `shared` has room for all.
+template <int N>
+DEVICE void leave_best_groups(const RouteRule& rule, u64 (&keys)[N], u64* shared) {
+    const u32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < N; i++) shared[i * 32 + lane] = keys[i];
+    __syncwarp();
+    const BestGroups best = BestGroups::of_row(rule, shared);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const u32 id = i * 32 + lane;
+        if (id < rule.n_experts && !best.have(id)) keys[i] = 0;
+    }
+}
+
 template <int N>
 DEVICE void route(const RouteArgs& args) {
     pdl_begin();
@@ -33,6 +50,7 @@ DEVICE void route(const RouteArgs& args) {
     if (row >= args.m) return;
     const float* logits = args.logits + (u64)row * rule.n_experts;
     const ExpertScore score = ExpertScore::of_row(rule, logits);
+    __shared__ u64 keys_of_rows[WARPS][32 * N];
     bool finite = true;
     u64 keys[N];
 #pragma unroll
@@ -42,8 +60,8 @@ DEVICE void route(const RouteArgs& args) {
         if (id >= rule.n_experts) continue;
         float key = logits[id];
         finite = finite && is_finite(key);
-        if (rule.bias) {
-            key = score(key) + rule.bias[id];
+        if (rule.keys_are_scores()) {
+            key = rule.key(score(key), id);
             finite = finite && is_finite(key);
         }
         keys[i] = ordered_key(key, id);
@@ -51,6 +69,7 @@ DEVICE void route(const RouteArgs& args) {
     u32 id = lane;
     float weight = NOT_A_NUMBER;
     if (__all_sync(FULL_WARP, finite)) {
+        if (rule.groups > 0) leave_best_groups<N>(rule, keys, keys_of_rows[threadIdx.x / 32]);
 #pragma unroll 1
         for (u32 slot = 0; slot < rule.top_k; slot++) {
             u64 best = 0;

@@ -37,6 +37,7 @@
     Embedded::new("copy", &["80", "90"], include_bytes!("copy.ptx.zst")),
     Embedded::new("delta_net_step", &["90"], include_bytes!("delta_net_step.ptx.zst")),
     Embedded::new("dequantize", &["80", "90"], include_bytes!("dequantize.ptx.zst")),
+    Embedded::new("divided_norm", &["80", "90"], include_bytes!("divided_norm.ptx.zst")),
     Embedded::new("elementwise", &["80", "90"], include_bytes!("elementwise.ptx.zst")),
     Embedded::new("embed", &["80", "90"], include_bytes!("embed.ptx.zst")),
     Embedded::new("expert_gemm", &["80", "90"], include_bytes!("expert_gemm.ptx.zst")),

@@ -217,6 +217,8 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_causal_conv(CausalConvCall) => kernels::causal_conv::launch;
         dispatch_gated_delta_rule(GatedDeltaRuleCall) => kernels::gated_delta_rule::launch;
         dispatch_sigmoid_gate(SigmoidGateCall) => kernels::sigmoid_gate::launch;
+        dispatch_mean_squares(MeanSquaresCall) => kernels::divided_norm::launch_mean_squares;
+        dispatch_rms_scale(RmsScaleCall) => kernels::divided_norm::launch_rms_scale;
         dispatch_gather_tokens(GatherTokensCall) => kernels::gather_tokens::launch;
         dispatch_mask_logits(MaskLogitsCall) => kernels::mask_logits::launch;
         dispatch_top_k(TopKCall) => kernels::top_k::launch;

@@ -215,13 +215,13 @@ pub(crate) fn prefetches(caps: Caps, calls: &[ProgramCall], next: &OpCall) -> bo
 }
 
 /// The prefetch for the first of the next calls, which stores to a cache. Nothing is prefetched if the
-/// attention after it has a sliding window: the first positions would be the wrong ones.
+/// attention after it has a sliding window or chunks: the first positions would be the wrong ones.
 pub(crate) fn prefetch(caps: Caps, next: &[ProgramCall]) -> Option<L2Prefetch> {
-    let has_window = next
+    let is_limited = next
         .iter()
         .take(2)
-        .any(|step| matches!(&step.call, OpCall::Attention(call) if call.scores().window.is_some()));
-    next.first().filter(|_| !has_window).and_then(|step| prefetch_for(caps, &step.call))
+        .any(|step| matches!(&step.call, OpCall::Attention(call) if call.scores().most_visible().is_some()));
+    next.first().filter(|_| !is_limited).and_then(|step| prefetch_for(caps, &step.call))
 }
 
 /// The prefetch of the cache that a call stores to.

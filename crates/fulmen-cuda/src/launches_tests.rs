@@ -95,7 +95,7 @@ fn qwen3moe(m: u32) -> Result<LogicalGraph, BuildError> {
     let x = b.linear(attended, o, None, Some(x))?;
     let h = b.rms_norm(x, gain, 1e-6)?;
     let logits = b.mul_mat(h, router)?;
-    let spec = RouteSpec { top: 8, scores: RouterScores::Softmax, renormalize: true, scale: 1.0 };
+    let spec = RouteSpec { renormalize: true, ..RouteSpec::new(8, RouterScores::Softmax) };
     let routed = b.route(logits, None, spec)?;
     let inner = b.expert_gate_up(h, routed, [gate.into(), up.into()], GatedActivation::SwiGlu)?;
     let x = b.expert_down(inner, routed, down.into(), Some(x))?;
@@ -410,7 +410,7 @@ fn gemma4(m: u32) -> Result<LogicalGraph, BuildError> {
     let x = b.mul_mat(second, wo)?;
     let router = b.weight("router", DType::F32, count, hidden)?;
     let logits = b.mul_mat(x, router)?;
-    let spec = RouteSpec { top: 8, scores: RouterScores::Softmax, renormalize: true, scale: 1.0 };
+    let spec = RouteSpec { renormalize: true, ..RouteSpec::new(8, RouterScores::Softmax) };
     let mut routed = b.route(logits, None, spec)?;
     let scale = b.weight("scale", DType::F32, count, 1)?;
     let scales = b.embed(scale, routed.ids)?;

@@ -1,6 +1,6 @@
 //! Models with random weights: well-formed, deterministic, with the specified dimensions.
 
-use fulmen_core::{DType, SharedBytes, quant};
+use fulmen_core::{DType, ExpertGroups, SharedBytes, quant};
 use fulmen_model::arch::Config;
 use fulmen_model::gguf::{Array, GgufFile, Metadata, Value};
 use fulmen_model::quantize::Recipe;
@@ -124,10 +124,51 @@ fn layers_that_predict_further_tokens_are_not_run() {
         ("nextn_predict_layers", 4, "must be less than the 4 layers, is 4"),
         ("leading_dense_block_count", 4, "must be at most the 3 layers, is 4"),
         ("expert_shared_count", 1 << 20, "must be a common width of at most 1048576, is 1048576"),
-        ("expert_group_count", 2, "must be 1 (routing by groups of experts is not supported), is 2"),
     ] {
         assert_eq!(with(key, value), format!("metadata key \"glm4moe.{key}\" {expected}"));
     }
+}
+
+#[test]
+fn groups_of_experts_that_do_not_fit_the_experts_are_refused() {
+    let read = |changes: &[(&str, u32)]| {
+        let file = synth("tiny-glm4moe-groups", "f32", 1).file().unwrap();
+        let mut metadata = file.metadata().clone();
+        for &(key, value) in changes {
+            metadata.set(format!("glm4moe.{key}"), value);
+        }
+        Config::read(&Changed { file, metadata })
+    };
+    const COUNT: &str = "expert_group_count";
+    const USED: &str = "expert_group_used_count";
+    let groups = |changes| read(changes).unwrap().experts.unwrap().route.groups;
+    assert_eq!(groups(&[]), Some(ExpertGroups { count: 4, used: 2 }));
+    // Where a row uses all groups, there are none.
+    assert_eq!(groups(&[(COUNT, 1)]), None);
+    assert_eq!(groups(&[(COUNT, 0), (USED, 9)]), None);
+    assert_eq!(groups(&[(USED, 4)]), None);
+    let divisor = "must be a divisor of the 16 experts, at least two in each group, is";
+    for (changes, wrong, expected) in [
+        (&[(COUNT, 3)][..], COUNT, format!("{divisor} 3")),
+        (&[(COUNT, 16)], COUNT, format!("{divisor} 16")),
+        (&[(COUNT, 33)], COUNT, "must be from 1 to 32, is 33".into()),
+        (&[(USED, 0)], USED, "must be from 1 to 4, is 0".into()),
+        (&[(USED, 5)], USED, "must be from 1 to 4, is 5".into()),
+        (
+            &[(USED, 1), ("expert_used_count", 5)],
+            "expert_used_count",
+            "must be at most the 4 experts of the groups that a row uses, is 5".into(),
+        ),
+    ] {
+        let error = read(changes).unwrap_err().to_string();
+        assert_eq!(error, format!("metadata key \"glm4moe.{wrong}\" {expected}"));
+    }
+    // A file that does not say how many.
+    let file = synth("tiny-glm4moe", "f32", 1).file().unwrap();
+    let mut metadata = file.metadata().clone();
+    metadata.set("glm4moe.expert_group_count", 2u32);
+    let error = Config::read(&Changed { file, metadata }).unwrap_err().to_string();
+    assert!(error.contains("glm4moe.expert_group_used_count"), "{error}");
 }
 
 #[test]

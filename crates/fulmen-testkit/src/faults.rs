@@ -121,6 +121,8 @@ fn outputs(call: &OpCall) -> Vec<Output> {
         }
         OpCall::AllReduce(c) => floats(c.output, c.n_elements),
         OpCall::AllGather(c) => floats(c.output, area(c.m, c.gathered_width())),
+        OpCall::MeanSquares(c) => floats(c.output, area(c.m, 2)),
+        OpCall::RmsScale(c) => floats(c.output, area(c.m, c.width)),
         OpCall::CausalConv(c) => {
             let mut outputs = floats(c.output, area(c.m, c.channels));
             outputs.extend(floats(c.state.ptr, c.state.n_seqs as usize * c.state_width()));

@@ -120,6 +120,21 @@ impl Writer {
                 self.push((op, c.output, [heads.q_width(), 1, m, 0], inputs), params)
             }
             OpCall::AllReduce(_) | OpCall::AllGather(_) => self.collective(call),
+            OpCall::MeanSquares(c) => {
+                let [a, b] = [0, 1].map(|at| self.rows(c.inputs[at], c.m, c.widths[at]));
+                self.push((op, c.output, [2, 1, c.m, 0], vec![a, b]), none)
+            }
+            OpCall::RmsScale(c) => {
+                let inputs = vec![self.rows(c.input, c.m, c.width), self.rows(c.means, c.m, c.columns)];
+                let params = OpParams {
+                    gamma_ptr: c.gamma,
+                    int_param: c.column,
+                    ranks: c.ranks,
+                    scalar: c.epsilon,
+                    ..none
+                };
+                self.push((op, c.output, [c.width, 1, c.m, 0], inputs), params)
+            }
             OpCall::Copy(c) => {
                 let n = (c.bytes / 4) as u32;
                 let inputs = vec![self.rows(c.input, 1, n)];
@@ -326,11 +341,12 @@ impl Writer {
 
     fn attention(&mut self, c: &AttentionCall) -> usize {
         let (width, kv_width) = (c.heads.q_width(), c.heads.kv_width());
-        let Scores { scale, window, softcap, temperature, sinks } = c.scores;
+        let Scores { scale, window, chunk, softcap, temperature, sinks } = c.scores;
         let params = OpParams {
             heads: c.heads,
             scalar: scale,
             window,
+            attention_chunk: chunk,
             softcap,
             temperature,
             sinks_ptr: sinks.unwrap_or(0),

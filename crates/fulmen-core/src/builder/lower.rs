@@ -80,6 +80,28 @@ impl Lowering<'_> {
             Op::CausalConv { .. } | Op::GatedDeltaRule { .. } | Op::SigmoidGate { .. } => {
                 self.recurrent(op, output)?
             }
+            Op::MeanSquares { a, b } => {
+                let TensorDef { rows: m, width, .. } = self.tensors[a];
+                let (inputs, widths) = ([at(a), at(b)], [width, self.tensors[b].width]);
+                OpCall::MeanSquares(MeanSquaresCall { inputs, output, m, widths })
+            }
+            Op::RmsScale { x, means, column, gamma, ranks, epsilon } => {
+                let TensorDef { rows: m, width, .. } = self.tensors[x];
+                let columns = self.tensors[means].width;
+                let [input, means, gamma] = [x, means, gamma].map(at);
+                OpCall::RmsScale(RmsScaleCall {
+                    input,
+                    means,
+                    gamma,
+                    output,
+                    m,
+                    width,
+                    columns,
+                    column,
+                    ranks,
+                    epsilon,
+                })
+            }
             Op::Route { .. } | Op::ExpertGateUp { .. } | Op::ExpertDown { .. } => {
                 self.experts(op, outputs)?
             }

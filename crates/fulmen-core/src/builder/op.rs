@@ -251,6 +251,18 @@ pub enum Op {
         x: TensorId,
         ranks: u32,
     },
+    MeanSquares {
+        a: TensorId,
+        b: TensorId,
+    },
+    RmsScale {
+        x: TensorId,
+        means: TensorId,
+        column: u32,
+        gamma: TensorId,
+        ranks: u32,
+        epsilon: f32,
+    },
     /// What is computed is said by a graph of its own.
     HostSegment {
         segment: u32,
@@ -389,11 +401,11 @@ impl Op {
                 all(Batch, &[*x]);
                 all(Fixed, &[*gamma]);
             }
-            Op::AddRmsNorm { a, b, gamma, .. } => {
+            Op::AddRmsNorm { a, b, gamma, .. } | Op::RmsScale { x: a, means: b, gamma, .. } => {
                 all(Batch, &[*a, *b]);
                 all(Fixed, &[*gamma]);
             }
-            Op::Binary { a, b, .. } => all(Batch, &[*a, *b]),
+            Op::Binary { a, b, .. } | Op::MeanSquares { a, b } => all(Batch, &[*a, *b]),
             Op::Unary { x, .. } | Op::SoftMax { x, .. } | Op::Copy { x } => all(Batch, &[*x]),
             Op::ArgMax { x } | Op::TopK { x, .. } => all(Batch, &[*x]),
             Op::AllReduce { x, .. } | Op::AllGather { x, .. } => all(Batch, &[*x]),
@@ -483,6 +495,7 @@ impl Op {
             | Op::Unary { x, .. }
             | Op::SoftMax { x, .. }
             | Op::Rope { x, .. }
+            | Op::RmsScale { x, .. }
             | Op::SigmoidGate { x, .. } => {
                 vec![(0, *x)]
             }
@@ -528,6 +541,8 @@ impl Op {
             Op::RopeStore { .. } => TensorOp::RopeStore,
             Op::AllReduce { .. } => TensorOp::AllReduce,
             Op::AllGather { .. } => TensorOp::AllGather,
+            Op::MeanSquares { .. } => TensorOp::MeanSquares,
+            Op::RmsScale { .. } => TensorOp::RmsScale,
             Op::HostSegment { .. } => TensorOp::HostSegment,
             Op::CausalConv { .. } => TensorOp::CausalConv,
             Op::GatedDeltaRule { .. } => TensorOp::GatedDeltaRule,

@@ -255,7 +255,7 @@ pub struct AttentionCall {
 }
 
 impl AttentionCall {
-    /// The scores, without a window or a temperature that no position of the call can reach.
+    /// The scores, without a window, chunks or a temperature that no position of the call can reach.
     pub fn scores(&self) -> Scores {
         let capacity = match &self.kv {
             KvSource::Rows { .. } => self.m,

@@ -3,10 +3,12 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use super::collective::{AllGatherCall, AllReduceCall};
-use super::experts::{ExpertDownCall, ExpertGateUpCall, RouteCall};
+use super::divided_norm::{MeanSquaresCall, RmsScaleCall};
+use super::experts::{ExpertDownCall, ExpertGateUpCall};
 use super::host_segment::HostSegmentCall;
 use super::ops::{OpCall, dispatch_methods, op_table};
 use super::recurrent::{CausalConvCall, GatedDeltaRuleCall, SigmoidGateCall};
+use super::routing::RouteCall;
 use super::{ActivationForm, PlannedCall, Program, ProgramCall, call::*};
 use crate::{BackendError, Communicator, DeviceGroup, Extent, Fusions, GroupSpec};
 

@@ -1,4 +1,4 @@
-//! The calls of a mixture of experts: routing, and matmuls by expert id.
+//! The calls of a mixture of experts behind the [router](super::RouteCall): matmuls by expert id.
 //!
 //! ```text
 //! logits [m, n_experts] ─► Route ─► weights, ids [m, top]
@@ -8,8 +8,9 @@
 //! The weights of all experts are one matrix, `[n_experts · n, k]`: expert `e` has rows `e · n` to
 //! `(e + 1) · n`. Weights of experts that no row uses are not read.
 //!
-//! A device may have some of the experts only. Then `Route` gives ids among those ([`ExpertPart`]), and
-//! [`NO_EXPERT`] for those of other devices, which add nothing to the sum of `ExpertDown`.
+//! A device may have some of the experts only. Then `Route` gives ids among those
+//! ([`ExpertPart`](super::ExpertPart)), and [`NO_EXPERT`] for those of other devices, which add nothing to
+//! the sum of `ExpertDown`.
 
 use super::call::WeightArg;
 use super::call_check::{matrix, optional};
@@ -27,71 +28,6 @@ pub const MAX_EXPERTS_PER_ROW: u32 = 32;
 /// An expert that is not on this device. The matmuls skip it: what `ExpertGateUp` gives for it is not
 /// defined, and `ExpertDown` adds nothing.
 pub const NO_EXPERT: u32 = u32::MAX;
-
-/// The experts that a device has of those of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ExpertPart {
-    /// The first of them.
-    pub first: u32,
-    /// How many they are.
-    pub count: u32,
-}
-
-impl ExpertPart {
-    /// The id of an expert of the layer among those of the part.
-    pub fn id(&self, expert: u32) -> u32 {
-        expert.checked_sub(self.first).filter(|&id| id < self.count).unwrap_or(NO_EXPERT)
-    }
-
-    pub(crate) fn check(&self, n_experts: u32) -> Checked<()> {
-        let (what, end) = ("the end of a part of the experts", u64::from(self.first) + u64::from(self.count));
-        let valid = self.count > 0 && end <= n_experts.into();
-        let expected = "above its first, and at most the number of experts";
-        valid.then_some(()).ok_or(Problem::Value { what, expected, got: end as f64 })
-    }
-}
-
-/// The smallest sum that routing weights are divided by, 2⁻¹⁴: weights that are all about 0 stay so.
-pub const MIN_WEIGHT_SUM: f32 = 6.103_515_6e-5;
-
-/// What a router makes of its logits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RouterScores {
-    /// Softmax over all experts; the scores select and weigh (Qwen3-MoE).
-    #[default]
-    Softmax,
-    /// The sigmoid of each logit; the scores select and weigh (GLM-4.5, DeepSeek-V3).
-    Sigmoid,
-    /// The logits select, and the softmax over those selected weighs (gpt-oss).
-    SelectedSoftmax,
-}
-
-/// How a router chooses the experts of a row, and their weights.
-///
-/// The `top` experts with the largest keys are selected, in descending order; of equal keys the lower id
-/// comes first. Without a selection bias the key of an expert is its logit; with one it is its score (its
-/// logit for `SelectedSoftmax`) plus the bias. Weights are scores without the bias. A row with a logit or
-/// key that is not finite has experts 0 to `top - 1` with weights of NaN, so that it fails later as a row
-/// of logits without a finite maximum does.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RouteSpec {
-    /// Experts of a row.
-    pub top: u32,
-    /// The scores.
-    pub scores: RouterScores,
-    /// Whether the weights of a row are divided by their sum (by [`MIN_WEIGHT_SUM`], if that is larger).
-    pub renormalize: bool,
-    /// Multiplies the weights.
-    pub scale: f32,
-}
-
-impl RouteSpec {
-    pub(crate) fn check(&self, n_experts: u32) -> Checked<()> {
-        check_experts(n_experts)?;
-        check_experts_per_row(self.top, n_experts)?;
-        finite("the scale of the routing weights", self.scale).map(|_| ())
-    }
-}
 
 /// The activation between the gate and up projections and the down projection of an expert.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -133,34 +69,6 @@ pub(crate) fn check_experts_per_row(top: u32, n_experts: u32) -> Checked<()> {
     }
     let valid = (1..=MAX_EXPERTS_PER_ROW).contains(&top);
     valid.then_some(()).ok_or(Problem::Value { what, expected: "from 1 to 32", got: top.into() })
-}
-
-/// The experts of each row and their weights: see [`RouteSpec`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct RouteCall {
-    /// `[m, n_experts]`.
-    pub logits: u64,
-    /// `n_experts` selection biases.
-    pub bias: Option<u64>,
-    /// `[m, top]` f32.
-    pub weights: u64,
-    /// `[m, top]` u32.
-    pub ids: u64,
-    /// Rows.
-    pub m: u32,
-    /// Experts of the layer.
-    pub n_experts: u32,
-    /// How they are chosen and weighed.
-    pub route: RouteSpec,
-    /// The experts that are here, if not all are: ids are those among them, or [`NO_EXPERT`].
-    pub part: Option<ExpertPart>,
-}
-
-impl RouteCall {
-    /// The experts that are here.
-    pub fn held(&self) -> ExpertPart {
-        self.part.unwrap_or(ExpertPart { first: 0, count: self.n_experts })
-    }
 }
 
 /// `output = activation(x · gateᵀ + gate_bias, x · upᵀ + up_bias)` for each row and each of its experts.
@@ -237,40 +145,6 @@ fn rows_per_expert(what: &'static str, weight: &WeightArg, n_experts: u32) -> Ch
 fn check_width(top: u32, width: u32) -> Checked<()> {
     let all = u64::from(top) * u64::from(width);
     same("the width of all experts of a row in 32 bits", top.saturating_mul(width), all)
-}
-
-impl RouteCall {
-    pub(super) fn check(&self) -> Checked<()> {
-        self.route.check(self.n_experts)?;
-        self.part.map_or(Ok(()), |part| part.check(self.n_experts))?;
-        matrix("the logits", self.logits, self.m, self.n_experts)?;
-        optional("the selection bias", self.bias, self.n_experts)?;
-        matrix("the weights", self.weights, self.m, self.route.top)?;
-        matrix("the expert ids", self.ids, self.m, self.route.top)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.m == 0
-    }
-
-    /// Looks up every operand.
-    pub fn check_operands(&self, memory: &impl LookUp) -> Result<(), BackendError> {
-        let (m, count) = (self.m, area(self.m, self.route.top));
-        let reads = [
-            Some(f32_rows(memory, "the logits", self.logits, m, self.n_experts)?),
-            optional_rows(memory, "the selection bias", self.bias, 1, self.n_experts)?,
-        ];
-        let weights = span::<f32>(memory, "the weights", self.weights, count, true)?;
-        let ids = span::<u32>(memory, "the expert ids", self.ids, count, true)?;
-        apart(&[weights, ids], &reads)?;
-        weights.apart_from(ids)
-    }
-
-    pub(super) fn work(&self, _: CacheUse) -> Work {
-        let elements = area(self.m, self.n_experts) as u64;
-        let results = 2 * area(self.m, self.route.top) as u64;
-        Work { flops: elements, bytes: elements.saturating_add(results).saturating_mul(4) }
-    }
 }
 
 impl ExpertGateUpCall {
@@ -425,20 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn specs_out_of_range_are_refused_by_name() {
-        let spec = RouteSpec { top: 8, scores: RouterScores::Softmax, renormalize: true, scale: 1.0 };
-        let problem = |spec: RouteSpec, n_experts| spec.check(n_experts).unwrap_err().to_string();
-        assert_eq!(problem(spec, 0), "the number of experts must be from 1 to 1024, got 0");
-        assert_eq!(
-            problem(spec, 7),
-            "the number of experts per row must be at most the number of experts, got 8"
-        );
-        assert_eq!(
-            problem(RouteSpec { top: 0, ..spec }, 7),
-            "the number of experts per row must be from 1 to 32, got 0"
-        );
-        let scale = RouteSpec { scale: f32::NAN, ..spec };
-        assert_eq!(problem(scale, 9), "the scale of the routing weights must be finite, got NaN");
+    fn a_limit_of_0_is_refused() {
         let limit = GatedActivation::ClampedSwiGlu { alpha: 1.7, limit: 0.0 };
         assert_eq!(limit.check().unwrap_err().to_string(), "the limit must be finite and above 0, got 0");
     }

@@ -10,6 +10,7 @@ mod call_check;
 pub(crate) mod checks;
 mod collective;
 mod dispatch;
+mod divided_norm;
 mod execute;
 mod experts;
 mod forms;
@@ -22,6 +23,7 @@ mod params;
 mod print;
 mod recurrent;
 mod resolve;
+mod routing;
 mod scores;
 mod segments;
 mod work;
@@ -31,10 +33,12 @@ pub use call::*;
 pub use collective::{AllGatherCall, AllReduceCall, MAX_RANKS};
 pub(crate) use collective::{check_gathered_width, check_ranks};
 pub use dispatch::{KernelDispatch, KernelTime, ReplayId};
+pub(crate) use divided_norm::check_column;
+pub use divided_norm::{MeanSquaresCall, RmsScaleCall};
 pub use execute::{GraphExecResult, Program, ProgramCall, execute_graph, execute_graph_timed};
 pub use experts::{
-    ExpertDownCall, ExpertGateUpCall, ExpertPart, GatedActivation, MAX_EXPERTS, MAX_EXPERTS_PER_ROW,
-    MIN_WEIGHT_SUM, NO_EXPERT, RouteCall, RouteSpec, RouterScores, used_experts,
+    ExpertDownCall, ExpertGateUpCall, GatedActivation, MAX_EXPERTS, MAX_EXPERTS_PER_ROW, NO_EXPERT,
+    used_experts,
 };
 pub(crate) use experts::{check_experts, check_experts_per_row};
 pub use forms::{ActivationForm, Form, FormOperand, Forwarded};
@@ -49,6 +53,9 @@ pub use recurrent::{
     RecurrentState, SigmoidGateCall,
 };
 pub(crate) use recurrent::{check_gates, check_taps};
+pub use routing::{
+    ExpertGroups, ExpertPart, MAX_EXPERT_GROUPS, MIN_WEIGHT_SUM, RouteCall, RouteSpec, RouterScores,
+};
 pub use scores::{Scores, Temperature};
 pub use segments::Segment;
 pub use work::{CacheUse, Work};

@@ -16,9 +16,11 @@
 
 use super::call::*;
 use super::collective::{AllGatherCall, AllReduceCall};
-use super::experts::{ExpertDownCall, ExpertGateUpCall, RouteCall};
+use super::divided_norm::{MeanSquaresCall, RmsScaleCall};
+use super::experts::{ExpertDownCall, ExpertGateUpCall};
 use super::host_segment::HostSegmentCall;
 use super::recurrent::{CausalConvCall, GatedDeltaRuleCall, SigmoidGateCall};
+use super::routing::RouteCall;
 use crate::{BackendError, LookUp, Problem};
 
 /// Passes the table to the macro `$then`.
@@ -161,7 +163,8 @@ score scale `scalar`.",
                 inputs: 2 | 3 = "2 or 3 (q, positions, sequences)",
                 does: "Causal attention over a KV cache, or among the rows of the batch.",
                 node: "Inputs: q, positions and, if there is more than one sequence, sequence numbers. Row \
-`r` sees positions 0 to `positions[r]` of its sequence in `kv`, or those of them that are in the `window`; \
+`r` sees positions 0 to `positions[r]` of its sequence in `kv`, or those of them that are in the `window` \
+and in its `attention_chunk`; \
 `softcap`, `temperature` and `sinks_ptr` change the scores ([`Scores`](super::Scores)).",
             }
             KvStore(KvStoreCall) {
@@ -189,6 +192,19 @@ to the KV cache.",
                 does: "The columns of all ranks beside each other, on every rank.",
                 node: "Shape `[ranks · n, 1, m, 0]` of an input `[n, 1, m, 0]`, f32 or u32, among `ranks` \
 ranks.",
+            }
+            MeanSquares(MeanSquaresCall) {
+                name: "mean_squares", method: dispatch_mean_squares, kernel: optional,
+                inputs: 2 = "2",
+                does: "The means of the squares of each row of two inputs.",
+                node: "Shape `[2, 1, m, 0]`.",
+            }
+            RmsScale(RmsScaleCall) {
+                name: "rms_scale", method: dispatch_rms_scale, kernel: optional,
+                inputs: 2 = "2 (x, means)",
+                does: "RMS norm of rows by means of squares that are given.",
+                node: "The means are column `int_param` of the second input, sums over `ranks` ranks. The \
+gain is `gamma_ptr`, epsilon `scalar`.",
             }
             HostSegment(HostSegmentCall) {
                 name: "host_segment", method: dispatch_host_segment, kernel: optional,

@@ -150,7 +150,8 @@ pub struct OpParams {
     /// SoftMax and Attention.
     pub scalar: f32,
     /// Layer number, for messages and profiles; in LogProbs how many of the most likely tokens are wanted;
-    /// in CausalConv the taps; in TopK the index of the first column; in HostSegment which one it is.
+    /// in CausalConv the taps; in TopK the index of the first column, in RmsScale
+    /// the column of the means; in HostSegment which one it is.
     pub int_param: u32,
     /// Address of a second output: the sum in AddRmsNorm, the tokens in LogProbs, the ids in
     /// Route, the indices in TopK.
@@ -175,6 +176,8 @@ pub struct OpParams {
     pub attention_rows: AttentionRows,
     /// Sliding window of Attention; see [`Scores`](super::Scores).
     pub window: Option<u32>,
+    /// Chunks of Attention; see [`Scores`](super::Scores).
+    pub attention_chunk: Option<u32>,
     /// Cap of the scores of Attention.
     pub softcap: Option<f32>,
     /// Temperature of Attention for long contexts.
@@ -193,6 +196,6 @@ pub struct OpParams {
     pub tokens_ptr: u64,
     /// Address of the positions that the next step reads, for Advance.
     pub positions_ptr: u64,
-    /// Ranks of AllReduce and AllGather.
+    /// Ranks of AllReduce, AllGather and RmsScale.
     pub ranks: u32,
 }

@@ -1,12 +1,14 @@
 //! Lowering of a node to a typed call. Inputs and shapes are checked here, the call by itself.
 
+mod divided_norm;
 mod recurrent;
 
 use super::call::*;
 use super::checks::{Checked, check_heads, same};
 use super::collective::{AllGatherCall, AllReduceCall};
-use super::experts::{ExpertDownCall, ExpertGateUpCall, RouteCall};
+use super::experts::{ExpertDownCall, ExpertGateUpCall};
 use super::host_segment::{HostInput, HostSegmentCall};
+use super::routing::RouteCall;
 use super::{ComputeGraph, KvCache, OpCall, RopeSpec, Scores, TensorNode, TensorOp, TokenHistory};
 use crate::{DType, Problem};
 
@@ -57,6 +59,8 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
         TensorOp::RopeStore => OpCall::RopeStore(node.rope_store()?),
         TensorOp::AllReduce => OpCall::AllReduce(node.all_reduce()?),
         TensorOp::AllGather => OpCall::AllGather(node.all_gather()?),
+        TensorOp::MeanSquares => OpCall::MeanSquares(node.mean_squares()?),
+        TensorOp::RmsScale => OpCall::RmsScale(node.rms_scale()?),
         TensorOp::HostSegment => OpCall::HostSegment(node.host_segment()?),
         TensorOp::CausalConv => OpCall::CausalConv(node.causal_conv()?),
         TensorOp::GatedDeltaRule => OpCall::GatedDeltaRule(node.gated_delta_rule()?),
@@ -373,6 +377,7 @@ impl<'a> Node<'a> {
             scores: Scores {
                 scale: self.params.scalar,
                 window: self.params.window,
+                chunk: self.params.attention_chunk,
                 softcap: self.params.softcap,
                 temperature: self.params.temperature,
                 sinks: Some(self.params.sinks_ptr).filter(|ptr| *ptr != 0),

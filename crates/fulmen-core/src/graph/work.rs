@@ -1,6 +1,7 @@
 //! The bytes and operations of a call, for rooflines, and its name in profiles.
 
 use super::OpCall;
+use super::Scores;
 use super::call::*;
 use crate::DType;
 
@@ -53,11 +54,11 @@ impl CacheUse {
         CacheUse { positions: end, pairs: u64::try_from(pairs).unwrap_or(u64::MAX) }
     }
 
-    /// The same for `rows` rows with a sliding window: no row sees more than the window. Positions are those
-    /// of a decode batch; rows of one sequence share some of them.
-    fn within(self, window: Option<u32>, rows: u32) -> CacheUse {
-        let Some(window) = window else { return self };
-        let pairs = self.pairs.min(product(&[rows, window]));
+    /// The same for `rows` rows of which none sees more than `most` positions: those of a sliding window or a
+    /// chunk. Positions are those of a decode batch; rows of one sequence share some of them.
+    fn within(self, most: Option<u32>, rows: u32) -> CacheUse {
+        let Some(most) = most else { return self };
+        let pairs = self.pairs.min(product(&[rows, most]));
         CacheUse { positions: self.positions.min(pairs), pairs }
     }
 }
@@ -156,18 +157,26 @@ impl SoftMaxCall {
     }
 }
 
+/// Pairs of a row and one of the `m` rows that it sees; with a window in chunks the larger number of both.
+fn pairs_among_rows(scores: &Scores, m: u32) -> u64 {
+    let m = u64::from(m);
+    // The first rows see fewer keys than the window has.
+    let of_window = |window: u64| m * window - window * window.saturating_sub(1) / 2;
+    let up_to = |rows: u64| rows * (rows + 1) / 2;
+    let window = scores.window.map(|window| of_window(m.min(window.into())));
+    let chunk = scores.chunk.map(|chunk| u64::from(chunk.max(1)));
+    let chunk = chunk.map(|chunk| m / chunk * up_to(chunk) + up_to(m % chunk));
+    window.into_iter().chain(chunk).min().unwrap_or(up_to(m))
+}
+
 impl AttentionCall {
     pub(super) fn work(&self, cache_use: CacheUse) -> Work {
-        let (q, kv, m) = (self.heads.q_width(), self.heads.kv_width(), u64::from(self.m));
+        let (q, kv) = (self.heads.q_width(), self.heads.kv_width());
         let (read, pairs) = match &self.kv {
-            KvSource::Rows { .. } => {
-                let window = self.scores.window.map_or(m, |window| m.min(window.into()));
-                // The first rows see fewer keys than the window has.
-                (8 * product(&[self.m, kv]), m * window - window * window.saturating_sub(1) / 2)
-            }
+            KvSource::Rows { .. } => (8 * product(&[self.m, kv]), pairs_among_rows(&self.scores, self.m)),
             KvSource::Cache { cache, .. } => {
                 let row = rows(cache.dtype, self.heads.head_dim, self.heads.n_kv_heads.into());
-                let CacheUse { positions, pairs } = cache_use.within(self.scores.window, self.m);
+                let CacheUse { positions, pairs } = cache_use.within(self.scores.most_visible(), self.m);
                 (positions.saturating_mul(2).saturating_mul(row), pairs)
             }
         };
@@ -281,6 +290,19 @@ impl OpCall {
 mod tests {
     use super::*;
     use crate::{AttentionRows, Heads, KvCache};
+
+    #[test]
+    fn rows_are_paired_with_those_that_they_see() {
+        for (window, chunk) in
+            [(None, None), (Some(3), None), (None, Some(4)), (Some(40), None), (None, Some(1))]
+        {
+            let scores = Scores::<u64> { window, chunk, ..1.0.into() };
+            for m in [0, 1, 2, 7, 8, 33] {
+                let seen: u64 = (0..m).map(|row| u64::from(row + 1 - scores.first_visible(row))).sum();
+                assert_eq!(pairs_among_rows(&scores, m), seen, "{scores:?} of {m} rows");
+            }
+        }
+    }
 
     #[test]
     fn a_matmul_reads_its_weights_once() {

@@ -11,6 +11,7 @@ pub mod argmax;
 pub mod attention;
 pub(crate) mod causal_conv;
 pub mod copy;
+pub(crate) mod divided_norm;
 pub mod elementwise;
 pub mod embed;
 pub(crate) mod gated_delta_rule;

@@ -16,8 +16,8 @@ use crate::{
 /// Elements per task.
 const GRAIN: usize = 16 * 1024;
 
-/// The factor that makes the mean square of a row 1.
-fn factor(sum: f32, eps: f32, row: *const f32, n: usize) -> f32 {
+/// The mean square of a row whose squares have this sum.
+pub(super) fn mean_square(sum: f32, row: *const f32, n: usize) -> f64 {
     let mut sum = f64::from(sum);
     // Squares of values below 1e-19 are subnormal or zero; a sum in this range lost nothing significant.
     if !(1e-28..=f64::from(f32::MAX)).contains(&sum) {
@@ -27,7 +27,12 @@ fn factor(sum: f32, eps: f32, row: *const f32, n: usize) -> f32 {
             sum += unsafe { f64::from(*row.add(i)) }.powi(2);
         }
     }
-    (1.0 / (sum / n as f64 + f64::from(eps)).sqrt()) as f32
+    sum / n as f64
+}
+
+/// The factor that makes the mean square of a row 1.
+fn factor(sum: f32, eps: f32, row: *const f32, n: usize) -> f32 {
+    (1.0 / (mean_square(sum, row, n) + f64::from(eps)).sqrt()) as f32
 }
 
 /// The sum of squares of `n` values of `x` or, with `ADD`, of `x + b`, which is written to `sum_out`.
@@ -35,7 +40,7 @@ fn factor(sum: f32, eps: f32, row: *const f32, n: usize) -> f32 {
 /// # Safety
 /// The pointers must be valid for `n` values.
 #[inline(always)]
-unsafe fn squares<S: Simd, const ADD: bool>(
+pub(super) unsafe fn squares<S: Simd, const ADD: bool>(
     s: S,
     x: *const f32,
     b: *const f32,

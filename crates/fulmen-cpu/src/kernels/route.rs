@@ -1,9 +1,9 @@
 //! Routing of a mixture of experts: the experts of each row and their weights.
 //!
-//! One pass over a row for the scores, then `top` scans for the largest key: `top · n_experts` comparisons,
-//! a few thousand per row.
+//! One pass over a row for the scores, one over its groups if experts are in groups, then `top` scans for the
+//! largest key: `top · n_experts` comparisons, a few thousand per row.
 
-use fulmen_core::{MIN_WEIGHT_SUM, RouteSpec, RouterScores};
+use fulmen_core::{ExpertGroups, MAX_EXPERT_GROUPS, MIN_WEIGHT_SUM, RouteSpec, RouterScores};
 
 use super::parallel::{self, SharedPtr};
 use crate::threads::Pool;
@@ -52,7 +52,7 @@ fn route_row(
         RouterScores::Sigmoid => scores.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp())),
         RouterScores::SelectedSoftmax => {}
     }
-    keys.copy_from_slice(logits);
+    keys.copy_from_slice(if spec.groups.is_some() { &*scores } else { logits });
     if let Some(bias) = bias {
         keys.iter_mut().zip(&*scores).zip(bias).for_each(|((key, score), bias)| *key = score + bias);
     }
@@ -61,8 +61,11 @@ fn route_row(
         ids.iter_mut().zip(0..).for_each(|(id, at)| *id = at);
         return;
     }
+    if let Some(groups) = spec.groups {
+        leave_best_groups(keys, groups);
+    }
     for (id, weight) in ids.iter_mut().zip(&mut *weights) {
-        // The first of equal keys; those that were chosen are -∞, which no other key is.
+        // The first of equal keys; those that were chosen or have left are -∞, which no other key is.
         let mut best = 0;
         for (at, key) in keys.iter().enumerate() {
             if *key > keys[best] {
@@ -77,6 +80,26 @@ fn route_row(
     }
     let sum = if spec.renormalize { weights.iter().sum::<f32>().max(MIN_WEIGHT_SUM) } else { 1.0 };
     weights.iter_mut().for_each(|weight| *weight = *weight / sum * spec.scale);
+}
+
+/// Makes the keys of all groups but the best -∞. Of equally good groups the first ones stay.
+fn leave_best_groups(keys: &mut [f32], groups: ExpertGroups) {
+    let (count, size) = (groups.count as usize, keys.len() / groups.count as usize);
+    let mut sums = [f32::NEG_INFINITY; MAX_EXPERT_GROUPS as usize];
+    for (sum, keys) in sums.iter_mut().zip(keys.chunks(size)) {
+        let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+        for &key in keys {
+            (first, second) = if key > first { (key, first) } else { (first, second.max(key)) };
+        }
+        *sum = first + second;
+    }
+    for (group, keys) in keys.chunks_mut(size).enumerate() {
+        let better =
+            |other: usize| sums[other] > sums[group] || (sums[other] == sums[group] && other < group);
+        if (0..count).filter(|&other| better(other)).count() >= groups.used as usize {
+            keys.fill(f32::NEG_INFINITY);
+        }
+    }
 }
 
 fn softmax(values: &mut [f32]) {
@@ -99,7 +122,7 @@ mod tests {
         let (n, top, m) = (128, 8, 65);
         let mut random = fastrand::Rng::with_seed(3);
         let logits: Vec<f32> = (0..m * n).map(|_| random.f32() * 8.0 - 4.0).collect();
-        let spec = RouteSpec { top: 8, scores: RouterScores::Softmax, renormalize: true, scale: 1.0 };
+        let spec = RouteSpec { renormalize: true, ..RouteSpec::new(8, RouterScores::Softmax) };
         let (mut weights, mut ids) = (vec![0.0; m * top], vec![0; m * top]);
         route(&pool, &logits, n, None, &spec, &mut weights, &mut ids);
         for (row, (weights, ids)) in weights.chunks(top).zip(ids.chunks(top)).enumerate() {

@@ -4,7 +4,7 @@
 #pragma once
 #include "layout/assert.cuh"
 
-ASSERT_STRUCT(AttentionArgs, 184);
+ASSERT_STRUCT(AttentionArgs, 192);
 ASSERT_POINTER(AttentionArgs, q, 0, 8);
 ASSERT_POINTER(AttentionArgs, out, 8, 8);
 ASSERT_POINTER(AttentionArgs, partials, 16, 8);
@@ -26,4 +26,4 @@ ASSERT_FIELD(AttentionArgs, scale, float, 140, 4);
 ASSERT_POINTER(AttentionArgs, work, 144, 8);
 ASSERT_FIELD(AttentionArgs, max_chunks, u32, 152, 4);
 ASSERT_FIELD(AttentionArgs, unused, u32, 156, 4);
-ASSERT_FIELD(AttentionArgs, scores, ScoreArgs, 160, 24);
+ASSERT_FIELD(AttentionArgs, scores, ScoreArgs, 160, 32);

@@ -9,7 +9,7 @@ ASSERT_CONSTANT(AMPERE_WARPS, 4);
 ASSERT_CONSTANT(TILE, 16);
 ASSERT_CONSTANT(MAX_GROUP, 8);
 
-ASSERT_STRUCT(AttentionDecodeArgs, 264);
+ASSERT_STRUCT(AttentionDecodeArgs, 272);
 ASSERT_POINTER(AttentionDecodeArgs, q, 0, 8);
 ASSERT_POINTER(AttentionDecodeArgs, k, 8, 8);
 ASSERT_POINTER(AttentionDecodeArgs, v, 16, 8);
@@ -42,4 +42,4 @@ ASSERT_POINTER(AttentionDecodeArgs, rotated, 216, 8);
 ASSERT_POINTER(AttentionDecodeArgs, work, 224, 8);
 ASSERT_FIELD(AttentionDecodeArgs, panel_rows, u32, 232, 4);
 ASSERT_FIELD(AttentionDecodeArgs, panel_order, u32, 236, 4);
-ASSERT_FIELD(AttentionDecodeArgs, scores, ScoreArgs, 240, 24);
+ASSERT_FIELD(AttentionDecodeArgs, scores, ScoreArgs, 240, 32);

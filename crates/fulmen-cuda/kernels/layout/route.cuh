@@ -6,10 +6,10 @@
 
 ASSERT_CONSTANT(WARPS, 4);
 
-ASSERT_STRUCT(RouteArgs, 72);
+ASSERT_STRUCT(RouteArgs, 80);
 ASSERT_POINTER(RouteArgs, logits, 0, 8);
 ASSERT_POINTER(RouteArgs, weights, 8, 8);
 ASSERT_POINTER(RouteArgs, ids, 16, 8);
-ASSERT_FIELD(RouteArgs, rule, RouteRule, 24, 40);
-ASSERT_FIELD(RouteArgs, m, u32, 64, 4);
-ASSERT_FIELD(RouteArgs, unused, u32, 68, 4);
+ASSERT_FIELD(RouteArgs, rule, RouteRule, 24, 48);
+ASSERT_FIELD(RouteArgs, m, u32, 72, 4);
+ASSERT_FIELD(RouteArgs, unused, u32, 76, 4);

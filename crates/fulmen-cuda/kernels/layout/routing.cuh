@@ -8,7 +8,7 @@ ASSERT_CONSTANT(SOFTMAX, 0);
 ASSERT_CONSTANT(SIGMOID, 1);
 ASSERT_CONSTANT(SELECTED_SOFTMAX, 2);
 
-ASSERT_STRUCT(RouteRule, 40);
+ASSERT_STRUCT(RouteRule, 48);
 ASSERT_POINTER(RouteRule, bias, 0, 8);
 ASSERT_FIELD(RouteRule, n_experts, u32, 8, 4);
 ASSERT_FIELD(RouteRule, top_k, u32, 12, 4);
@@ -17,4 +17,6 @@ ASSERT_FIELD(RouteRule, renormalize, u32, 20, 4);
 ASSERT_FIELD(RouteRule, scale, float, 24, 4);
 ASSERT_FIELD(RouteRule, first, u32, 28, 4);
 ASSERT_FIELD(RouteRule, held, u32, 32, 4);
-ASSERT_FIELD(RouteRule, unused, u32, 36, 4);
+ASSERT_FIELD(RouteRule, groups, u32, 36, 4);
+ASSERT_FIELD(RouteRule, groups_used, u32, 40, 4);
+ASSERT_FIELD(RouteRule, unused, u32, 44, 4);

@@ -1,4 +1,4 @@
-//! Attention of any shape, with sliding windows, soft capping, attention temperature and sinks
+//! Attention of any shape, with sliding windows, chunks, soft capping, attention temperature and sinks
 //! (`attention_generic.cu`).
 
 use fulmen_core::{AttentionCall, BackendError};
@@ -38,7 +38,7 @@ pub(super) fn launch(queue: &mut Queue, call: &AttentionCall) -> Launched {
         true => BATCH_INVARIANT_SPLITS,
         false => u64::from(4 * queue.caps().multiprocessors).div_ceil(queries),
     };
-    let positions = args.capacity.min(call.scores.window.unwrap_or(u32::MAX));
+    let positions = args.capacity.min(call.scores.most_visible().unwrap_or(u32::MAX));
     let splits = u64::from(positions.div_ceil(MIN_SPLIT)).min(wanted).clamp(1, MAX_SPLITS.into());
     args.splits = u32::try_from(splits).unwrap_or(1);
     if args.splits > 1 {

@@ -13,6 +13,8 @@ kernel_args! {
         softcap: f32,
         temperature_length: u32,
         temperature_beta: f32,
+        chunk: u32,
+        unused: u32,
     }
 }
 
@@ -25,6 +27,8 @@ impl From<Scores> for ScoreArgs {
             softcap: scores.softcap.unwrap_or(0.0),
             temperature_length: temperature.length,
             temperature_beta: temperature.beta,
+            chunk: scores.chunk.unwrap_or(0),
+            unused: 0,
         }
     }
 }

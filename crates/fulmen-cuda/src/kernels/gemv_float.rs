@@ -289,7 +289,7 @@ mod tests {
             ((288, 5), (5, 1, 14)),
             // One row and one segment, and one row that all warps share.
             ((1, 1), (1, 1, 1)),
-            ((1, 120), (10, 12, 12)),
+            ((1, 120), (9, 14, 14)),
         ];
         for ((groups, segments), expected) in table {
             let split = TaskSplit::new(groups, segments, (WARPS, RING_STAGES), 100).unwrap();

@@ -16,6 +16,7 @@ pub(crate) mod causal_conv;
 pub(crate) mod copy;
 mod delta_heads;
 pub(crate) mod delta_net_step;
+pub(crate) mod divided_norm;
 pub(crate) mod elementwise;
 pub(crate) mod embed;
 mod even_split;

@@ -22,6 +22,8 @@ kernel_args! {
         scale: f32,
         first: u32,
         held: u32,
+        groups: u32,
+        groups_used: u32,
         unused: u32,
     }
 }
@@ -42,6 +44,8 @@ impl RouteRule {
             scale: route.scale,
             first: call.held().first,
             held: call.held().count,
+            groups: route.groups.map_or(0, |groups| groups.count),
+            groups_used: route.groups.map_or(0, |groups| groups.used),
             unused: 0,
         }
     }

@@ -13,7 +13,16 @@ use crate::engine_scenario::{Reference, Storm, prefix_hits_change_nothing, small
 use crate::greedy::compare;
 use crate::{Gpu, gpu};
 
-const PRESETS: [&str; 4] = ["tiny-llama", "tiny-qwen3", "tiny-qwen3moe", "tiny-gpt-oss"];
+const PRESETS: [&str; 8] = [
+    "tiny-llama",
+    "tiny-qwen3",
+    "tiny-qwen3moe",
+    "tiny-gpt-oss",
+    "tiny-glm4moe-groups",
+    "tiny-olmo2",
+    "tiny-olmo3",
+    "tiny-olmoe",
+];
 
 fn file(preset: &str) -> Arc<dyn ModelSource> {
     let shape = ModelShape { layers: 2, ..ModelShape::preset(preset).unwrap() };

@@ -23,12 +23,13 @@ use crate::compare::{logits, nmse};
 use crate::scenario::{Reference, Storm, answers, driver, expert_model, prefix_hits_change_nothing};
 use crate::tiny::{LLAMA, QWEN3_MOE, Tiny, TinyShape};
 
-/// Mixtures of every kind: with biases, shared experts, leading dense layers, beside a dense layer, gated
-/// shared experts.
-const PRESETS: [&str; 7] = [
+/// Mixtures of every kind: with biases, shared experts, leading dense layers, in groups, beside a dense
+/// layer, gated shared experts.
+const PRESETS: [&str; 8] = [
     "tiny-qwen3moe",
     "tiny-gpt-oss",
     "tiny-glm4moe",
+    "tiny-glm4moe-groups",
     "tiny-olmoe",
     "tiny-gemma4moe",
     "tiny-qwen35moe",

@@ -166,7 +166,7 @@ fn experts_that_do_not_fit_the_tensors_or_each_other() {
         ("expert_used_count", 0, "must be from 1 to 7, is 0"),
         ("expert_used_count", 8, "must be from 1 to 7, is 8"),
         ("expert_feed_forward_length", 0, "must be from 1 to 1048576, is 0"),
-        ("expert_group_count", 2, "must be 1 (routing by groups of experts is not supported), is 2"),
+        ("expert_group_count", 2, "must be a divisor of the 7 experts, at least two in each group, is 2"),
         ("expert_gating_func", 9, "must be 1 (softmax), 2 (sigmoid) or 3 (softmax of the selected), is 9"),
     ] {
         assert_eq!(with(key, value), format!("metadata key \"qwen3moe.{key}\" {expected}"));

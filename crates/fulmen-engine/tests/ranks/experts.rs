@@ -31,16 +31,20 @@ const QUANTIZED: TinyShape = TinyShape {
 
 #[test]
 fn whole_experts_on_ranks_give_the_logits_and_tokens_of_one_device() {
-    for shape in [BY_EXPERT, WITH_BIASES] {
-        let tiny = Tiny::new(shape, 11);
+    let mut grouped = Tiny::new(BY_EXPERT, 11);
+    // Groups of three experts, which no number of ranks but 4 leaves whole.
+    grouped.metadata.set("qwen3moe.expert_group_count", 4u32);
+    grouped.metadata.set("qwen3moe.expert_group_used_count", 2u32);
+    let [plain, biased] = [BY_EXPERT, WITH_BIASES].map(|shape| Tiny::new(shape, 11));
+    for (name, tiny) in [("plain", plain), ("with biases", biased), ("in groups", grouped)] {
         let one = whole(&tiny);
         let (expected, tokens) = (logits(&one), story(&mut one.session().unwrap()));
         for ranks in 2..=4 {
             let model = on_ranks(&tiny, ranks);
             let found = nmse(&logits(&model), &expected);
-            assert!(found < 1e-10, "{} on {ranks} ranks: {found}", shape.arch);
-            assert!(found > 0.0, "{}: sums of parts round differently", shape.arch);
-            assert_eq!(story(&mut model.session().unwrap()), tokens, "{} on {ranks} ranks", shape.arch);
+            assert!(found < 1e-10, "{} on {ranks} ranks: {found}", name);
+            assert!(found > 0.0, "{}: sums of parts round differently", name);
+            assert_eq!(story(&mut model.session().unwrap()), tokens, "{} on {ranks} ranks", name);
         }
     }
 }

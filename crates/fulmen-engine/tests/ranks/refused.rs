@@ -44,10 +44,10 @@ fn what_does_not_divide_is_named() {
 
 #[test]
 fn an_architecture_that_does_not_divide_is_named() {
-    let shape = ModelShape::preset("tiny-olmo2").unwrap();
+    let shape = ModelShape::preset("tiny-gemma4").unwrap();
     let file = Arc::new(Synth::new(shape, "f32".parse().unwrap(), 5).file().unwrap());
     let refused = on(2, file);
-    let expected = "2 ranks cannot share the model: tensor parallelism of olmo2 is not supported; \
+    let expected = "2 ranks cannot share the model: tensor parallelism of gemma4 is not supported; \
                     possible numbers of ranks: 1";
     assert_eq!(refused, expected);
 }

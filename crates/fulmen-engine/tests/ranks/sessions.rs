@@ -32,7 +32,7 @@ fn any_number_of_ranks_gives_the_logits_of_one_device() {
 }
 
 /// Small models of every architecture that divides, but for hybrid ones.
-const PRESETS: [&str; 12] = [
+const PRESETS: [&str; 16] = [
     "tiny-llama-untied",
     "tiny-qwen2",
     "tiny-qwen3",
@@ -42,9 +42,13 @@ const PRESETS: [&str; 12] = [
     "tiny-phi",
     "tiny-granite",
     "tiny-smollm3",
+    "tiny-olmo2",
+    "tiny-olmo3",
+    "tiny-olmoe",
     "tiny-qwen3moe",
     "tiny-gpt-oss",
     "tiny-glm4moe",
+    "tiny-glm4moe-groups",
 ];
 
 #[test]
@@ -69,6 +73,41 @@ fn all_architectures_that_divide_give_the_logits_of_one_device() {
         }
     }
     assert_eq!(divided.len(), 2 * PRESETS.len(), "{divided:?}");
+}
+
+/// Logits of a prompt longer than the windows of OLMo 3, and what two sequences draw behind it and another.
+fn prompt_and_tokens(model: &Model) -> (Vec<f32>, Vec<Vec<u32>>) {
+    let mut session = model.session_with(SESSION).unwrap();
+    let prompt: Vec<u32> = (0..50).map(|at| (at * 37 + 11) % 500).collect();
+    let logits = session.logits(0, &prompt).unwrap();
+    session.feed(0, &[7]).unwrap();
+    session.feed(1, &prompt[9..20]).unwrap();
+    (logits, session.decode(&[0, 1], 20).unwrap())
+}
+
+/// Ranks have parts of the rows that are normed: KV heads that divide, and of four ranks two with the same
+/// one.
+#[test]
+fn norms_of_all_heads_together_give_the_logits_and_tokens_of_one_device() {
+    let models = ["tiny-olmo2", "tiny-olmo3", "tiny-olmoe"].map(|name| {
+        let shape = ModelShape::preset(name).unwrap();
+        (name, Arc::new(Synth::new(shape, "f32".parse().unwrap(), 3).file().unwrap()))
+    });
+    for (name, file) in models {
+        let one = Model::from_source(file.clone(), super::cpu(), LoadOptions::default()).unwrap();
+        let (expected, tokens) = prompt_and_tokens(&one);
+        let on = |device: fn() -> Device, ranks: u32| {
+            let devices = TensorParallel::new((0..ranks).map(|_| device()).collect());
+            let model = Model::from_source_sharded(file.clone(), devices, LoadOptions::default()).unwrap();
+            let (logits, found) = prompt_and_tokens(&model);
+            let error = nmse(&logits, &expected);
+            assert!(error < 1e-6 && error > 0.0, "{name} on {ranks} ranks: {error}");
+            assert_eq!(found, tokens, "{name} on {ranks} ranks");
+        };
+        on(super::cpu, 2);
+        on(super::cpu, 4);
+        on(wgpu, 2);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Mixtures of experts: their metadata and the operations that layers use them with.
 
-use fulmen_core::{DType, ExpertLinear, GatedActivation, MAX_EXPERTS, MAX_EXPERTS_PER_ROW};
+use fulmen_core::{DType, ExpertGroups, ExpertLinear, GatedActivation};
+use fulmen_core::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_EXPERTS_PER_ROW};
 use fulmen_core::{RouteSpec, Routed, RouterScores, Tensor};
 
 use super::config::{Keys, MAX_WIDTH};
@@ -51,10 +52,7 @@ impl Experts {
     ) -> Result<Experts, ModelError> {
         let count = keys.within("expert_count", MAX_EXPERTS)?;
         let top = keys.within("expert_used_count", count.min(MAX_EXPERTS_PER_ROW))?;
-        if let Some(groups @ 2..) = keys.opt_u32("expert_group_count")? {
-            let expected = "1 (routing by groups of experts is not supported)";
-            return Err(keys.wrong("expert_group_count", expected, groups));
-        }
+        let groups = groups(keys, count, top)?;
         let inner = match keys.opt_u32("expert_feed_forward_length")? {
             Some(_) => keys.within("expert_feed_forward_length", MAX_WIDTH)?,
             None if inner_of_expert => keys.within("feed_forward_length", MAX_WIDTH)?,
@@ -99,9 +97,28 @@ impl Experts {
             Some(_) => keys.within("expert_shared_feed_forward_length", MAX_WIDTH)?,
             None => shared * inner,
         };
-        let route = RouteSpec { top, scores, renormalize, scale };
+        let route = RouteSpec { top, scores, groups, renormalize, scale };
         Ok(Experts { count, inner, route, leading_dense, shared, shared_inner })
     }
+}
+
+/// The groups of the `count` experts of a layer, of which a row has `top`; none if a row may use all groups.
+fn groups(keys: &Keys<'_>, count: u32, top: u32) -> Result<Option<ExpertGroups>, ModelError> {
+    const GROUPS: &str = "expert_group_count";
+    if keys.opt_u32(GROUPS)?.is_none_or(|groups| groups <= 1) {
+        return Ok(None);
+    }
+    let groups = keys.within(GROUPS, MAX_EXPERT_GROUPS)?;
+    if !count.is_multiple_of(groups) || count / groups < 2 {
+        let expected = format!("a divisor of the {count} experts, at least two in each group");
+        return Err(keys.wrong(GROUPS, expected, groups));
+    }
+    let used = keys.within("expert_group_used_count", groups)?;
+    let (size, expected) = (count / groups, "experts of the groups that a row uses");
+    if top > used * size {
+        return Err(keys.wrong("expert_used_count", format!("at most the {} {expected}", used * size), top));
+    }
+    Ok((used < groups).then_some(ExpertGroups { count: groups, used }))
 }
 
 impl Recorder<'_> {

@@ -16,7 +16,7 @@ pub(super) const PAIRING: RopePairing = RopePairing::NeoX;
 
 /// The softmax over the selected experts weighs them.
 pub(super) const ROUTE: RouteSpec =
-    RouteSpec { top: 1, scores: RouterScores::Softmax, renormalize: true, scale: 1.0 };
+    RouteSpec { renormalize: true, ..RouteSpec::new(1, RouterScores::Softmax) };
 
 pub(super) fn variant(keys: &Keys<'_>, of: &Dimensions) -> Result<Variant, ModelError> {
     let window = variant::window_by_layer(keys, of.layers)?;

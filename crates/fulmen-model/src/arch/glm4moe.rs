@@ -12,8 +12,7 @@ use crate::error::ModelError;
 pub(super) const PAIRING: RopePairing = RopePairing::NeoX;
 
 /// The sigmoid of each logit; files say whether the weights of those selected sum to 1, and their scale.
-pub(super) const ROUTE: RouteSpec =
-    RouteSpec { top: 1, scores: RouterScores::Sigmoid, renormalize: false, scale: 1.0 };
+pub(super) const ROUTE: RouteSpec = RouteSpec::new(1, RouterScores::Sigmoid);
 
 const EXPERTS: ExpertLayer =
     ExpertLayer { activation: GatedActivation::SwiGlu, bias: Bias::None, selection_bias: Bias::Required };

@@ -13,8 +13,7 @@ use crate::error::ModelError;
 pub(super) const PAIRING: RopePairing = RopePairing::NeoX;
 
 /// The softmax over the selected experts weighs them.
-pub(super) const ROUTE: RouteSpec =
-    RouteSpec { top: 1, scores: RouterScores::SelectedSoftmax, renormalize: false, scale: 1.0 };
+pub(super) const ROUTE: RouteSpec = RouteSpec::new(1, RouterScores::SelectedSoftmax);
 
 const EXPERTS: ExpertLayer = ExpertLayer {
     activation: GatedActivation::ClampedSwiGlu { alpha: 1.702, limit: 7.0 },

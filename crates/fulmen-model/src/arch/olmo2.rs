@@ -24,7 +24,7 @@ pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelErr
     let q = l.linear(x, "attn_q", heads.q_width(), Bias::None)?;
     let k = l.linear(x, "attn_k", heads.kv_width(), Bias::None)?;
     let v = l.linear(x, "attn_v", heads.kv_width(), Bias::None)?;
-    let (q, k) = (l.row_norm(q, "attn_q_norm")?, l.row_norm(k, "attn_k_norm")?);
+    let [q, k] = l.row_norms([q, k], ["attn_q_norm", "attn_k_norm"])?;
     let (q, k) = (l.rope(q)?, l.rope(k)?);
     let attended = l.attention(q, k, v)?;
     let o = l.linear(attended, "attn_output", l.hidden(), Bias::None)?;

@@ -11,8 +11,7 @@ use crate::error::ModelError;
 pub(super) const PAIRING: RopePairing = RopePairing::NeoX;
 
 /// Softmax over all experts, whose values are the weights of those selected.
-pub(super) const ROUTE: RouteSpec =
-    RouteSpec { top: 1, scores: RouterScores::Softmax, renormalize: false, scale: 1.0 };
+pub(super) const ROUTE: RouteSpec = RouteSpec::new(1, RouterScores::Softmax);
 
 /// One layer. Input and output are hidden states `[rows, hidden]`.
 pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {
@@ -22,7 +21,7 @@ pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelErr
     let q = l.linear(h, "attn_q", heads.q_width(), Bias::None)?;
     let k = l.linear(h, "attn_k", heads.kv_width(), Bias::None)?;
     let v = l.linear(h, "attn_v", heads.kv_width(), Bias::None)?;
-    let (q, k) = (l.row_norm(q, "attn_q_norm")?, l.row_norm(k, "attn_k_norm")?);
+    let [q, k] = l.row_norms([q, k], ["attn_q_norm", "attn_k_norm"])?;
     let (q, k) = (l.rope(q)?, l.rope(k)?);
     let attended = l.attention(q, k, v)?;
     let o = l.linear(attended, "attn_output", l.hidden(), Bias::None)?;

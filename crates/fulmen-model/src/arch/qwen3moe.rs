@@ -12,7 +12,7 @@ pub(super) const PAIRING: RopePairing = RopePairing::NeoX;
 
 /// Softmax over all experts; the weights of those selected sum to 1.
 pub(super) const ROUTE: RouteSpec =
-    RouteSpec { top: 1, scores: RouterScores::Softmax, renormalize: true, scale: 1.0 };
+    RouteSpec { renormalize: true, ..RouteSpec::new(1, RouterScores::Softmax) };
 
 /// One layer. Input and output are hidden states `[rows, hidden]`.
 pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {

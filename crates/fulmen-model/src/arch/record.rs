@@ -7,6 +7,7 @@ use fulmen_core::{AttentionRows, Cache, DType, GraphBuilder, Heads, Rotation, Sc
 use super::config::layer_scale;
 use super::host_segment::HostSegment;
 use super::placement::Stage;
+use super::shard::Shard;
 use super::split::{LAYER_EMBEDDING, LAYER_PROJECTION};
 use super::{Config, names};
 use crate::error::ModelError;
@@ -177,11 +178,25 @@ impl Layer<'_, '_> {
         self.norm(x, name, self.heads().head_dim)
     }
 
-    /// RMS norm of whole rows, all heads together, with the weight `name`.
-    pub(super) fn row_norm(&mut self, x: Tensor, name: &str) -> Result<Tensor, ModelError> {
-        self.recorder.refuse_on_ranks("a norm of all heads together")?;
-        let (_, width) = self.recorder.builder.shape(x)?;
-        self.norm(x, name, width)
+    /// RMS norms of whole rows, all query heads together and all key heads together, with the weights
+    /// `names`. Ranks have parts of the rows, whose mean squares they add up.
+    pub(super) fn row_norms(
+        &mut self,
+        [q, k]: [Tensor; 2],
+        names: [&str; 2],
+    ) -> Result<[Tensor; 2], ModelError> {
+        let (q_width, kv_width) = (self.heads().q_width(), self.heads().kv_width());
+        let Some(Shard { ranks, .. }) = self.recorder.config.shard else {
+            return Ok([self.norm(q, names[0], q_width)?, self.norm(k, names[1], kv_width)?]);
+        };
+        let epsilon = self.recorder.config.epsilon;
+        let q_gain = self.recorder.vector(&self.name(names[0], "weight"), q_width)?;
+        let k_gain = self.recorder.vector(&self.name(names[1], "weight"), kv_width)?;
+        let b = &mut self.recorder.builder;
+        let means = b.mean_squares(q, k)?;
+        let means = b.all_reduce(means, ranks)?;
+        let q = b.rms_scale(q, (means, 0), q_gain, ranks, epsilon)?;
+        Ok([q, b.rms_scale(k, (means, 1), k_gain, ranks, epsilon)?])
     }
 
     fn norm(&mut self, x: Tensor, name: &str, width: u32) -> Result<Tensor, ModelError> {

@@ -13,6 +13,9 @@
 //! several ranks have the same KV head. A delta net is divided by its key heads. Everything else is on every
 //! rank.
 //!
+//! Where a norm is one of all query heads together and one of all key heads (OLMo), ranks add up the mean
+//! squares of their parts, both in one all-reduce.
+//!
 //! The embedding and the output matrix are divided by the vocabulary if that divides. A rank looks up the
 //! tokens that it has, with zeros for others, and an all-reduce adds the rows. Each rank has the logits of
 //! its part of the vocabulary. Where rows draw one of a few most likely tokens, an all-gather of each rank's
@@ -65,7 +68,7 @@ enum ExpertDivision {
     Experts,
 }
 
-/// How a weight is divided, by its name in a layer.
+/// How a weight is divided, by its name in a layer of any architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Division {
     /// By rows, evenly.
@@ -88,6 +91,20 @@ fn division(name: &str) -> Division {
     }
 }
 
+/// Whether an architecture norms all query heads together and all key heads together, by gains as wide.
+fn norms_rows(architecture: Architecture) -> bool {
+    matches!(architecture, Architecture::Olmo2 | Architecture::Olmoe)
+}
+
+/// How a weight of this architecture is divided.
+fn division_in(architecture: Architecture, name: &str) -> Division {
+    match name {
+        "attn_q_norm" if norms_rows(architecture) => Division::Column,
+        "attn_k_norm" if norms_rows(architecture) => Division::KvHeads,
+        _ => division(name),
+    }
+}
+
 /// Whether the layers of an architecture divide by the rules of [`division`]. Others may compute something
 /// from all heads at once, or have weights that are not named there.
 fn divides(architecture: Architecture) -> bool {
@@ -103,6 +120,8 @@ fn divides(architecture: Architecture) -> bool {
             | Phi3
             | Granite
             | Smollm3
+            | Olmo2
+            | Olmoe
             | GptOss
             | Glm4Moe
             | Qwen3Next
@@ -289,7 +308,9 @@ fn part(
         // The last dimension: `[k, n, experts]` of weights, `[n, experts]` of biases.
         return by_last(info, shard);
     }
-    match (division(name), kind) {
+    // Vectors have one dimension.
+    let rows = usize::from(kind == "weight" && info.dims().len() > 1);
+    match (division_in(config.architecture, name), kind) {
         (Division::Whole, _) => Ok(Part::whole(info)),
         (Division::Row, "bias") if shard.0 == 0 => Ok(Part::whole(info)),
         (Division::Row, "bias") => Ok(Part::zeros(info)),
@@ -297,17 +318,16 @@ fn part(
             let size = even(info, 0, shard.1)?;
             Part::new(info, 0, (shard.0 as usize * size, size))
         }
-        (Division::Column, "weight") if name != "attn_sinks" => by_rows(info, shard),
         (Division::Column, _) => {
-            let size = even(info, 0, shard.1)?;
-            Part::new(info, 0, (shard.0 as usize * size, size))
+            let size = even(info, rows, shard.1)?;
+            Part::new(info, rows, (shard.0 as usize * size, size))
         }
-        (Division::KvHeads, kind) => {
+        (Division::KvHeads, _) => {
             let Heads { n_kv_heads, head_dim, .. } = config.heads;
             let local = heads(config.heads, shard.1).kv_width() as usize;
             let first = u64::from(shard.0) * u64::from(n_kv_heads) / u64::from(shard.1);
             let first = first as usize * head_dim as usize;
-            Part::new(info, usize::from(kind == "weight"), (first, local))
+            Part::new(info, rows, (first, local))
         }
     }
 }

@@ -118,7 +118,7 @@ impl Variant {
     pub(super) fn scores<T>(&self, layer: u32, head_dim: u32) -> Scores<T> {
         let scale = self.attention_scale.unwrap_or_else(|| 1.0 / (head_dim as f32).sqrt());
         let (window, temperature) = (self.window_of(layer), self.temperature);
-        Scores { scale, window, softcap: None, temperature, sinks: None }
+        Scores { scale, window, chunk: None, softcap: None, temperature, sinks: None }
     }
 }
 

@@ -39,6 +39,7 @@ pub(super) struct Family {
     first_k_dense_replace: Option<u32>,
     routed_scaling_factor: Option<f32>,
     n_group: Option<u32>,
+    topk_group: Option<u32>,
     /// Phi-3.
     original_max_position_embeddings: Option<u32>,
     /// Gemma 3 and 4: whether tokens see later ones; `vision` is said of those of images.
@@ -141,12 +142,15 @@ impl Config {
                 set("final_logit_softcapping", family.final_logit_softcapping);
             }
             "glm4moe" => {
-                if let Some(groups @ 2..) = family.n_group {
-                    return Err(unsupported("n_group", groups, "1"));
-                }
                 set("expert_weights_scale", family.routed_scaling_factor);
                 // The sigmoid.
                 metadata.set("glm4moe.expert_gating_func", 2u32);
+                if let Some(groups) = family.n_group {
+                    metadata.set("glm4moe.expert_group_count", groups);
+                }
+                if let Some(used) = family.topk_group {
+                    metadata.set("glm4moe.expert_group_used_count", used);
+                }
                 metadata.set("glm4moe.expert_shared_count", family.n_shared_experts.unwrap_or(1));
                 let dense = family.first_k_dense_replace.unwrap_or(1);
                 metadata.set("glm4moe.leading_dense_block_count", dense);

@@ -1,6 +1,6 @@
 //! Model shapes: tiny ones for tests, and those of well-known models.
 
-use fulmen_core::{DType, DTypeError};
+use fulmen_core::{DType, DTypeError, ExpertGroups};
 
 use super::tokenizer;
 use crate::gguf::Metadata;
@@ -51,10 +51,16 @@ pub struct ExpertShape {
     pub used: usize,
     /// Width of an expert's feed-forward layer.
     pub feed_forward: usize,
+    /// The groups that experts are in, if they are.
+    pub groups: Option<ExpertGroups>,
 }
 
 const fn experts(count: usize, used: usize, feed_forward: usize) -> ExpertShape {
-    ExpertShape { count, used, feed_forward }
+    ExpertShape { count, used, feed_forward, groups: None }
+}
+
+const fn grouped(experts: ExpertShape, count: u32, used: u32) -> ExpertShape {
+    ExpertShape { groups: Some(ExpertGroups { count, used }), ..experts }
 }
 
 macro_rules! presets {
@@ -94,6 +100,8 @@ presets! {
         experts(8, 3, 256);
     "tiny-gpt-oss", "gpt-oss", 3, 96, 4, 2, 32, 64, 512, false, 1.5e5, None, 1e-5, 2048, experts(8, 3, 64);
     "tiny-glm4moe", "glm4moe", 3, 128, 4, 2, 32, 192, 512, false, 1e6, None, 1e-5, 2048, experts(8, 3, 64);
+    "tiny-glm4moe-groups", "glm4moe", 3, 128, 4, 2, 32, 192, 512, false, 1e6, None, 1e-5, 2048,
+        grouped(experts(16, 3, 64), 4, 2);
     "tiny-qwen3next", "qwen3next", 5, 128, 4, 2, 32, 192, 512, false, 1e6, None, 1e-6, 2048,
         experts(8, 3, 64);
     "tiny-qwen35", "qwen35", 5, 128, 4, 2, 32, 192, 512, true, 1e6, None, 1e-6, 2048;
@@ -284,10 +292,14 @@ impl ModelShape {
         ] {
             metadata.set(format!("{arch}.{key}"), number(size));
         }
-        if let Some(ExpertShape { count, used, feed_forward }) = self.experts {
+        if let Some(ExpertShape { count, used, feed_forward, groups }) = self.experts {
             metadata.set(format!("{arch}.expert_count"), number(count));
             metadata.set(format!("{arch}.expert_used_count"), number(used));
             metadata.set(format!("{arch}.expert_feed_forward_length"), number(feed_forward));
+            if let Some(groups) = groups {
+                metadata.set(format!("{arch}.expert_group_count"), groups.count);
+                metadata.set(format!("{arch}.expert_group_used_count"), groups.used);
+            }
         }
         metadata.set(format!("{arch}.rope.freq_base"), self.rope_base);
         metadata.set(format!("{arch}.attention.layer_norm_rms_epsilon"), self.epsilon);

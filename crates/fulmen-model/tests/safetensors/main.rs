@@ -6,7 +6,7 @@ mod refused;
 
 use std::{collections::BTreeMap, fs, ops::ControlFlow, path::Path, sync::Arc};
 
-use fulmen_core::{DType, quant};
+use fulmen_core::{DType, ExpertGroups, quant};
 use fulmen_engine::{LoadOptions, Model, SessionOptions};
 use fulmen_model::arch::Config;
 use fulmen_model::gguf::GgufFile;
@@ -251,10 +251,17 @@ fn a_folder_of_glm4_moe_is_the_same_model_as_the_file() {
     let (ours, theirs) = (Config::read(&file).unwrap(), Config::read(&opened).unwrap());
     assert_eq!((theirs.experts, &theirs.rope, theirs.heads), (ours.experts, &ours.rope, ours.heads));
     assert_eq!((theirs.layers, theirs.draft_layers), (ours.layers, 0));
-    config["n_group"] = json!(2);
-    write(folder.path(), &config, &tensors);
-    let error = SafetensorsFolder::open(folder.path()).err().unwrap().to_string();
-    assert!(error.contains("n_group is 2"), "{error}");
+    // The groups of its experts.
+    let mut read = |groups: [u32; 2]| {
+        (config["n_group"], config["topk_group"]) = (json!(groups[0]), json!(groups[1]));
+        write(folder.path(), &config, &tensors);
+        Config::read(&SafetensorsFolder::open(folder.path()).unwrap())
+    };
+    let mut groups = |groups| read(groups).unwrap().experts.unwrap().route.groups;
+    assert_eq!(groups([1, 1]), None);
+    assert_eq!(groups([4, 2]), Some(ExpertGroups { count: 4, used: 2 }));
+    let error = read([3, 1]).unwrap_err().to_string();
+    assert!(error.contains("expert_group_count") && error.ends_with("is 3"), "{error}");
 }
 
 /// Of models that also take images, the text part is read.

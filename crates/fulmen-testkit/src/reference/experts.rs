@@ -8,6 +8,13 @@ use fulmen_core::{
 
 use super::{Data, Interpreter, ReferenceError, Result, Values, gelu_tanh, rows, sigmoid, silu};
 
+/// The indices of numbers by descending value, those of equal ones ascending.
+fn descending(values: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&a, &b| values[b].partial_cmp(&values[a]).unwrap_or(Ordering::Equal).then(a.cmp(&b)));
+    order
+}
+
 /// The experts of a row and their weights; see [`RouteSpec`].
 fn route_row(logits: &[f64], bias: Option<&[f64]>, spec: &RouteSpec) -> Vec<(u32, f64)> {
     let top = spec.top as usize;
@@ -17,15 +24,22 @@ fn route_row(logits: &[f64], bias: Option<&[f64]>, spec: &RouteSpec) -> Vec<(u32
         RouterScores::Sigmoid => scores.iter_mut().for_each(|x| *x = sigmoid(*x)),
         RouterScores::SelectedSoftmax => {}
     }
-    let keys: Vec<f64> = match bias {
-        Some(bias) => scores.iter().zip(bias).map(|(score, bias)| score + bias).collect(),
-        None => logits.to_vec(),
+    let keys: Vec<f64> = match (bias, spec.groups) {
+        (Some(bias), _) => scores.iter().zip(bias).map(|(score, bias)| score + bias).collect(),
+        (None, Some(_)) => scores.clone(),
+        (None, None) => logits.to_vec(),
     };
     if logits.iter().chain(&keys).any(|x| !x.is_finite()) {
         return (0..spec.top).map(|id| (id, f64::NAN)).collect();
     }
-    let mut order: Vec<usize> = (0..logits.len()).collect();
-    order.sort_by(|&a, &b| keys[b].partial_cmp(&keys[a]).unwrap_or(Ordering::Equal).then(a.cmp(&b)));
+    let mut order = descending(&keys);
+    if let Some(groups) = spec.groups {
+        let size = keys.len() / groups.count as usize;
+        let best_two = |group: &[f64]| descending(group)[..2].iter().map(|&at| group[at]).sum::<f64>();
+        let sums: Vec<f64> = keys.chunks(size).map(best_two).collect();
+        let best = &descending(&sums)[..groups.used as usize];
+        order.retain(|id| best.contains(&(id / size)));
+    }
     order.truncate(top);
     let mut weights: Vec<f64> = order.iter().map(|&id| scores[id]).collect();
     if spec.scores == RouterScores::SelectedSoftmax {
@@ -209,10 +223,12 @@ fn scatter(result: &Projected, rows: usize, n: usize, columns: &[usize], count: 
 
 #[cfg(test)]
 mod tests {
+    use fulmen_core::ExpertGroups;
+
     use super::*;
 
     fn spec(scores: RouterScores, renormalize: bool) -> RouteSpec {
-        RouteSpec { top: 2, scores, renormalize, scale: 1.0 }
+        RouteSpec { renormalize, ..RouteSpec::new(2, scores) }
     }
 
     #[test]
@@ -229,6 +245,22 @@ mod tests {
         let routed = route_row(&logits, Some(&bias), &spec(RouterScores::SelectedSoftmax, false));
         assert_eq!(routed.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [2, 0]);
         assert!((routed[0].1 - sigmoid(2.0)).abs() < 1e-12);
+    }
+
+    /// The largest key of all is in the first group, and the sum of two is larger in each of the others.
+    #[test]
+    fn the_best_groups_have_the_largest_sums_of_two() {
+        let groups = Some(ExpertGroups { count: 3, used: 2 });
+        let spec = RouteSpec { groups, ..spec(RouterScores::SelectedSoftmax, false) };
+        let ids = |logits: &[f64], bias: Option<&[f64]>| -> Vec<u32> {
+            route_row(logits, bias, &spec).into_iter().map(|(id, _)| id).collect()
+        };
+        let logits = [4.0, -4.0, -4.0, 1.0, 2.0, -9.0, 1.5, 1.0, -9.0];
+        assert_eq!(ids(&logits, None), [4, 6]);
+        let bias = [0.0, 7.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+        assert_eq!(ids(&logits, Some(&bias)), [0, 1]);
+        // Of groups that are equally good, the first.
+        assert_eq!(ids(&[0.0; 9], None), [0, 1]);
     }
 
     #[test]

@@ -132,6 +132,22 @@ impl Interpreter {
         self.data(id)?.ints().ok_or_else(|| ReferenceError::Kind(self.name(id)))
     }
 
+    /// The norm of rows that are divided among ranks.
+    fn divided_norm(&self, op: &Op) -> Result<Vec<f64>> {
+        match op {
+            Op::MeanSquares { a, b } => {
+                let widths = [*a, *b].map(|id| self.width(id));
+                Ok(rows::mean_squares([&self.floats(*a)?, &self.floats(*b)?], widths))
+            }
+            Op::RmsScale { x, means, column, gamma, ranks, epsilon } => {
+                let (sums, columns) = (self.floats(*means)?, self.width(*means));
+                let means = sums.chunks(columns).map(|sums| sums[*column as usize] / f64::from(*ranks));
+                Ok(rows::rms_scale(&self.floats(*x)?, means, &self.floats(*gamma)?, *epsilon))
+            }
+            other => Err(ReferenceError::Undefined(other.name())),
+        }
+    }
+
     /// What a tensor holds, for ops that copy it.
     fn same(&self, id: TensorId) -> Result<Vec<Data>> {
         Ok(vec![match self.graph.tensors[id].dtype {
@@ -240,6 +256,7 @@ impl Interpreter {
                 one(self.gated_delta_rule([*qkv, *alpha, *beta], vectors, *state, slots, *heads, *epsilon)?)
             }
             Op::SigmoidGate { x, gate } => one(rows::sigmoid_gate(&self.floats(*x)?, &self.floats(*gate)?)),
+            Op::MeanSquares { .. } | Op::RmsScale { .. } => one(self.divided_norm(op)?),
             // The interpreter is the only rank.
             Op::Copy { x } | Op::AllReduce { x, ranks: 1 } | Op::AllGather { x, ranks: 1 } => self.same(*x),
             Op::ArgMax { x } => {

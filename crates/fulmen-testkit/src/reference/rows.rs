@@ -60,6 +60,28 @@ pub(super) fn rms_norm(x: &[f64], gamma: &[f64], epsilon: f32) -> Vec<f64> {
     out
 }
 
+/// The means of the squares of each row of both operands, beside each other.
+pub(super) fn mean_squares(x: [&[f64]; 2], widths: [usize; 2]) -> Vec<f64> {
+    let mean = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
+    let [a, b] = x;
+    a.chunks(widths[0]).zip(b.chunks(widths[1])).flat_map(|(a, b)| [mean(a), mean(b)]).collect()
+}
+
+/// RMS norm over rows as long as the gain, of which the mean squares are known.
+pub(super) fn rms_scale(
+    x: &[f64],
+    means: impl Iterator<Item = f64>,
+    gamma: &[f64],
+    epsilon: f32,
+) -> Vec<f64> {
+    let rows = x.chunks(gamma.len().max(1)).zip(means);
+    let scaled = |(row, mean): (&[f64], f64)| -> Vec<f64> {
+        let factor = 1.0 / (mean + f64::from(epsilon)).sqrt();
+        row.iter().zip(gamma).map(|(x, gamma)| x * factor * gamma).collect()
+    };
+    rows.flat_map(scaled).collect()
+}
+
 /// Softmax in place. A row of only -∞ is fully masked and gives zeros.
 pub(super) fn softmax(row: &mut [f64]) {
     if row.iter().all(|&x| x == f64::NEG_INFINITY) {

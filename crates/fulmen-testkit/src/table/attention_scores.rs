@@ -1,4 +1,4 @@
-//! Attention with sliding windows, soft capping, attention temperature and sinks.
+//! Attention with sliding windows, chunks, soft capping, attention temperature and sinks.
 
 use fulmen_core::{
     AttentionRows, DType, Heads, KV_PAGE, PrefillChunk, RopePairing, RopeSpec, Rotation, Scores, Sharing,
@@ -14,21 +14,36 @@ use crate::draw::Draw;
 struct Rule {
     name: &'static str,
     window: Option<u32>,
+    chunk: Option<u32>,
     softcap: Option<f32>,
     temperature: Option<Temperature>,
     sinks: bool,
 }
 
-const PLAIN: Rule = Rule { name: "", window: None, softcap: None, temperature: None, sinks: false };
+const PLAIN: Rule =
+    Rule { name: "", window: None, chunk: None, softcap: None, temperature: None, sinks: false };
 
-/// Windows shorter than a tile, around a tile and a page and longer than the context; the caps of real
-/// models; everything at once.
-const RULES: [Rule; 10] = [
+/// Windows and chunks shorter than a tile, around a tile and a page and longer than the context; the caps of
+/// real models; everything at once.
+const RULES: [Rule; 16] = [
     Rule { name: "window1", window: Some(1), ..PLAIN },
     Rule { name: "window3", window: Some(3), ..PLAIN },
     Rule { name: "window64", window: Some(64), ..PLAIN },
     Rule { name: "window200", window: Some(200), ..PLAIN },
     Rule { name: "window5000", window: Some(5000), ..PLAIN },
+    Rule { name: "chunk1", chunk: Some(1), ..PLAIN },
+    Rule { name: "chunk5", chunk: Some(5), ..PLAIN },
+    Rule { name: "chunk64", chunk: Some(64), ..PLAIN },
+    Rule { name: "chunk200", chunk: Some(200), ..PLAIN },
+    Rule { name: "chunk5000", chunk: Some(5000), ..PLAIN },
+    Rule {
+        name: "chunk100_all",
+        window: Some(70),
+        chunk: Some(100),
+        softcap: Some(2.0),
+        sinks: true,
+        ..PLAIN
+    },
     Rule { name: "softcap50", softcap: Some(50.0), ..PLAIN },
     Rule { name: "softcap0.5", softcap: Some(0.5), ..PLAIN },
     Rule { name: "temperature", temperature: Some(Temperature { length: 50, beta: 0.3 }), ..PLAIN },
@@ -36,6 +51,7 @@ const RULES: [Rule; 10] = [
     Rule {
         name: "all",
         window: Some(70),
+        chunk: None,
         softcap: Some(2.0),
         temperature: Some(Temperature { length: 16, beta: 0.1 }),
         sinks: true,
@@ -44,8 +60,8 @@ const RULES: [Rule; 10] = [
 
 impl Rule {
     fn scores<T>(self, heads: Heads, sinks: Option<T>) -> Scores<T> {
-        let Rule { window, softcap, temperature, .. } = self;
-        Scores { scale: 1.0 / (heads.head_dim as f32).sqrt(), window, softcap, temperature, sinks }
+        let Rule { window, chunk, softcap, temperature, .. } = self;
+        Scores { scale: 1.0 / (heads.head_dim as f32).sqrt(), window, chunk, softcap, temperature, sinks }
     }
 
     fn name(self, rest: &str, heads: Heads) -> String {
@@ -77,14 +93,14 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// The pages of each sequence that no row sees through a window. No kernel may read them.
-    fn pages_behind(&self, window: u32, n_seqs: u32) -> Vec<u32> {
+    /// The pages of each sequence that no row sees. No kernel may read them.
+    fn pages_behind(&self, scores: Scores, n_seqs: u32) -> Vec<u32> {
         let of = |sequence: u32| {
             let rows = (0..).zip(&self.positions);
             let own = rows.filter(|&(row, _): &(usize, _)| {
                 self.sequences.as_ref().map_or(0, |sequences| sequences[row]) == sequence
             });
-            own.map(|(_, &position)| (position + 1).saturating_sub(window) / KV_PAGE).min().unwrap_or(0)
+            own.map(|(_, &position)| scores.first_visible(position) / KV_PAGE).min().unwrap_or(0)
         };
         (0..n_seqs).map(of).collect()
     }
@@ -139,8 +155,8 @@ fn over_cache_of(
         _ => Tolerance::ATTENTION,
     };
     let mut pages = pages_used(&rows.positions, rows.sequences.as_deref(), n_seqs, capacity, 0);
-    if let (Draw::Pages { behind, .. }, Some(window)) = (&mut pages, rule.window) {
-        *behind = rows.pages_behind(window, n_seqs);
+    if let Draw::Pages { behind, .. } = &mut pages {
+        *behind = rows.pages_behind(rule.scores(heads, None), n_seqs);
     }
     let mut case = case.dtype(dtype).tolerance(tolerance).draw("pages", pages);
     case = case.draw("positions", Draw::Ints(rows.positions.clone()));
@@ -156,15 +172,17 @@ fn over_cache_of(
     if rule.sinks { case.draw("sinks", SINKS) } else { case }
 }
 
-/// Contexts of several rounds of tiles, with windows that begin in the first, in a middle and in the last of
-/// them, over every cache and head size that has decode kernels; the row's own key is stored by the kernel or
-/// is in the cache.
+/// Contexts of several rounds of tiles, with windows and chunks that begin in the first, in a middle and in
+/// the last of them, over every cache and head size that has decode kernels; the row's own key is stored by
+/// the kernel or is in the cache.
 fn long_contexts(cases: &mut Vec<Case>) {
     const CAPACITY: u32 = 3000;
     let rules = [
         Rule { name: "window128", window: Some(128), sinks: true, ..PLAIN },
         Rule { name: "window1024", window: Some(1024), ..PLAIN },
         Rule { name: "window2500", window: Some(2500), softcap: Some(30.0), ..PLAIN },
+        Rule { name: "chunk1024", chunk: Some(1024), ..PLAIN },
+        Rule { name: "chunk700", chunk: Some(700), softcap: Some(30.0), sinks: true, ..PLAIN },
         Rule { name: "sinks", sinks: true, ..PLAIN },
     ];
     let shapes = [

@@ -36,7 +36,7 @@ fn part(name: &str, dtype: DType, width: u32, first: u32, m: u32) -> Case {
 fn several(width: u32, m: u32) -> Case {
     let case = Case::new(format!("several/m{m}/8x{width}"), |b| {
         let (table, logits) = (b.weight("table", DType::F32, 8, width)?, b.input("logits", m, 8)?);
-        let spec = RouteSpec { top: 3, scores: RouterScores::Softmax, renormalize: true, scale: 1.0 };
+        let spec = RouteSpec { renormalize: true, ..RouteSpec::new(3, RouterScores::Softmax) };
         let routed = b.route(logits, None, spec)?;
         let y = b.embed(table, routed.ids)?;
         b.output("y", y)

@@ -1,20 +1,15 @@
-//! Mixture of experts: routing, gate-up and down by expert id, and all three behind each other.
+//! Mixture of experts: gate-up and down by expert id, and behind a router.
 
 use fulmen_core::{
-    DType, ExpertLinear, ExpertPart, GatedActivation, NO_EXPERT, RouteSpec, Routed, RouterScores, Sharing,
+    DType, ExpertGroups, ExpertLinear, ExpertPart, GatedActivation, NO_EXPERT, RouteSpec, Routed,
+    RouterScores, Sharing,
 };
 
 use super::matmul::{chained_tolerance, tolerance};
+use super::routing::{Experts, SPECS};
 use super::{BLOCKS_32, FLOATS, at, fits, weight_types};
 use crate::case::{Case, Tolerance};
 use crate::draw::Draw;
-
-/// The experts of a layer.
-#[derive(Clone, Copy)]
-struct Experts {
-    count: u32,
-    top: u32,
-}
 
 /// Ids of `m` rows: different ones in each row, spread over all experts but the first `unused`.
 fn ids(m: u32, experts: Experts, unused: u32) -> Draw {
@@ -38,20 +33,6 @@ fn same_ids(m: u32, experts: Experts) -> Draw {
     Draw::Ints((0..m).flat_map(|_| row.clone()).collect())
 }
 
-fn route(name: &str, m: u32, experts: Experts, spec: RouteSpec, bias: bool) -> Case {
-    let Experts { count, top } = experts;
-    let route = RouteSpec { top, ..spec };
-    let case = Case::new(format!("{name}/m{m}/{top}of{count}"), |b| {
-        let logits = b.input("logits", m, count)?;
-        let bias = if bias { Some(b.vector("bias", count)?) } else { None };
-        let routed = b.route(logits, bias, route)?;
-        b.output("weights", routed.weights)?;
-        b.output("ids", routed.ids)
-    });
-    // Sums of exponentials, as in softmax.
-    case.draw("logits", Draw::Normal(0.0, 2.0)).tolerance(Tolerance::SOFTMAX)
-}
-
 /// Ids of rows where a device has some of the experts only: every third pair has none, and so has the whole
 /// second row, if there are several.
 fn some_ids(m: u32, experts: Experts) -> Draw {
@@ -62,75 +43,6 @@ fn some_ids(m: u32, experts: Experts) -> Draw {
         }
     }
     Draw::Ints(ids)
-}
-
-/// Routing where only a part of the experts is here.
-fn route_part(name: &str, m: u32, part: ExpertPart, spec: RouteSpec, bias: bool) -> Case {
-    let (count, top) = (128, 8);
-    let ExpertPart { first, count: held } = part;
-    let case = Case::new(format!("part/{name}/m{m}/{top}of{count}/{held}from{first}"), |b| {
-        let logits = b.input("logits", m, count)?;
-        let bias = if bias { Some(b.vector("bias", count)?) } else { None };
-        let routed = b.route_part(logits, bias, RouteSpec { top, ..spec }, part)?;
-        b.output("weights", routed.weights)?;
-        b.output("ids", routed.ids)
-    });
-    case.draw("logits", Draw::Normal(0.0, 2.0)).tolerance(Tolerance::SOFTMAX)
-}
-
-const SPECS: [(&str, RouteSpec); 5] = {
-    let softmax = RouteSpec { top: 1, scores: RouterScores::Softmax, renormalize: true, scale: 1.0 };
-    [
-        ("softmax", softmax),
-        ("softmax_all", RouteSpec { renormalize: false, scale: 1.0, ..softmax }),
-        ("sigmoid", RouteSpec { scores: RouterScores::Sigmoid, scale: 2.5, ..softmax }),
-        ("sigmoid_all", RouteSpec { scores: RouterScores::Sigmoid, renormalize: false, ..softmax }),
-        ("selected", RouteSpec { scores: RouterScores::SelectedSoftmax, renormalize: false, ..softmax }),
-    ]
-};
-
-fn routes(cases: &mut Vec<Case>) {
-    const SHAPES: [(u32, u32); 9] =
-        [(1, 1), (3, 2), (8, 8), (31, 4), (33, 5), (128, 8), (257, 10), (512, 10), (1024, 32)];
-    for (name, spec) in SPECS {
-        for (count, top) in SHAPES {
-            for m in [1, 3, 33] {
-                cases.push(route(name, m, Experts { count, top }, spec, false));
-            }
-            cases.push(route(&format!("{name}_bias"), 5, Experts { count, top }, spec, true));
-        }
-        let experts = Experts { count: 128, top: 8 };
-        cases.push(route(name, 0, experts, spec, false));
-        for (first, count) in [(0, 128), (0, 64), (64, 64), (127, 1)] {
-            let part = ExpertPart { first, count };
-            cases.push(route_part(name, 5, part, spec, false));
-            cases.push(route_part(&format!("{name}_bias"), 1, part, spec, true));
-            let nan = route_part(&format!("{name}_nan"), 3, part, spec, false);
-            cases.push(nan.draw("logits", Draw::With(vec![(128 + 77, f32::NAN)])));
-        }
-        // Values in the second of three rows; the others are not affected.
-        for (special, value) in [("nan", f32::NAN), ("inf", f32::INFINITY), ("minus_inf", f32::NEG_INFINITY)]
-        {
-            let case = route(&format!("{name}_{special}"), 3, experts, spec, false);
-            cases.push(case.draw("logits", Draw::With(vec![(128 + 77, value)])));
-            let case = route(&format!("{name}_bias_{special}"), 3, experts, spec, true);
-            cases.push(case.draw("bias", Draw::With(vec![(77, value)])));
-        }
-        for (special, value) in [("ties", 0.25), ("zeros", 0.0), ("large", 80.0), ("small", -80.0)] {
-            let case = route(&format!("{name}_{special}"), 2, experts, spec, false);
-            cases.push(case.draw("logits", Draw::Floats(vec![value; 256])));
-        }
-        // Only the last ones differ from the rest.
-        let mut last = vec![-3.0; 2 * 128];
-        (last[127], last[128 + 120]) = (1.5, 2.5);
-        cases
-            .push(route(&format!("{name}_last"), 2, experts, spec, false).draw("logits", Draw::Floats(last)));
-    }
-    for m in [1, 16, 512] {
-        let experts = Experts { count: 128, top: 8 };
-        let case = route("qwen3-30b-a3b", m, experts, SPECS[0].1, false);
-        cases.push(if m == 1 { case.timed() } else { case });
-    }
 }
 
 fn routed(
@@ -258,8 +170,21 @@ fn mixture_of(name: &str, [first, last]: [DType; 2], m: u32, shape: Shape, part:
 /// The second half of a layer: norm, router with a bias, selection, experts with biases and a clamped
 /// activation, residual.
 fn layer(name: &str, router: DType, experts: DType, m: u32, shape: Shape, scores: RouterScores) -> Case {
+    layer_in_groups(name, router, experts, m, shape, scores, None)
+}
+
+/// The same with experts in groups.
+fn layer_in_groups(
+    name: &str,
+    router: DType,
+    experts: DType,
+    m: u32,
+    shape: Shape,
+    scores: RouterScores,
+    groups: Option<ExpertGroups>,
+) -> Case {
     let Shape { experts: Experts { count, top }, n, k } = shape;
-    let route = RouteSpec { top, scores, ..SPECS[0].1 };
+    let route = RouteSpec { top, scores, groups, ..SPECS[0].1 };
     let case = Case::new(format!("{name}{}", shape.name(m)), |b| {
         let (x, gain) = (b.input("x", m, k)?, b.vector("gain", k)?);
         let h = b.rms_norm(x, gain, 1e-6)?;
@@ -288,7 +213,6 @@ const ACTIVATIONS: [(&str, GatedActivation); 2] = [
 ];
 
 pub(super) fn cases(cases: &mut Vec<Case>) {
-    routes(cases);
     for dtype in weight_types() {
         matmuls(cases, dtype);
     }
@@ -315,6 +239,18 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         let (shape, scores) = (shape(130, 8, 64, 64), RouterScores::Softmax);
         cases.push(layer("layer/softmax/", DType::F32, DType::Q8_0, m, shape, scores));
         cases.push(layer("layer/sigmoid/", DType::F32, DType::Q8_0, m, shape, RouterScores::Sigmoid));
+        let shape = super::experts::shape(96, 6, 64, 64);
+        for (name, groups) in
+            [("8of12", ExpertGroups { count: 12, used: 8 }), ("1of8", ExpertGroups { count: 8, used: 1 })]
+        {
+            for (scores_of, scores) in
+                [("softmax", RouterScores::Softmax), ("sigmoid", RouterScores::Sigmoid)]
+            {
+                let name = format!("layer/groups/{name}/{scores_of}/");
+                let case = layer_in_groups(&name, DType::F32, DType::Q8_0, m, shape, scores, Some(groups));
+                cases.push(case);
+            }
+        }
     }
     // Unused experts are not read: theirs are NaN.
     for dtype in [DType::F32, DType::F16] {

@@ -15,6 +15,7 @@ mod matmul;
 mod norm;
 mod recurrent;
 mod rope;
+mod routing;
 mod select;
 mod softmax;
 mod step;
@@ -29,6 +30,7 @@ pub fn table() -> Vec<Case> {
     let mut cases = Vec::new();
     embed::cases(&mut cases);
     matmul::cases(&mut cases);
+    routing::cases(&mut cases);
     experts::cases(&mut cases);
     norm::cases(&mut cases);
     elementwise::cases(&mut cases);

@@ -49,6 +49,68 @@ fn post_norm(name: &str, rows: u32, width: u32, sharing: Sharing) -> Case {
     case.draw("gamma", Draw::GAIN).sharing(sharing)
 }
 
+fn mean_squares(name: &str, rows: u32, [a, b]: [u32; 2]) -> Case {
+    Case::new(name, |builder| {
+        let (x, y) = (builder.input("x", rows, a)?, builder.input("y", rows, b)?);
+        let means = builder.mean_squares(x, y)?;
+        builder.output("means", means)
+    })
+}
+
+/// A norm of rows of which each of several ranks has a part, with the sum of their means.
+fn rms_scale(name: &str, rows: u32, width: u32, ranks: u32, sharing: Sharing) -> Case {
+    let case = Case::new(name, |b| {
+        let (x, gamma) = (b.input("x", rows, width)?, b.vector("gamma", width)?);
+        let (means, column) = (b.input("means", rows, 2)?, rows % 2);
+        // A computed operand, so that the result may overwrite it.
+        let x = if sharing == Sharing::InPlace { b.add(x, x)? } else { x };
+        let y = b.rms_scale(x, (means, column), gamma, ranks, 1e-6)?;
+        b.output("y", y)
+    });
+    let means = (0..2 * rows).map(|at| ranks as f32 * (0.7 + 0.01 * at as f32)).collect();
+    case.draw("gamma", Draw::GAIN).draw("means", Draw::Floats(means)).sharing(sharing)
+}
+
+/// Both behind each other, as on one rank: the norms of queries and keys.
+fn divided_norm(name: &str, rows: u32, [q, k]: [u32; 2]) -> Case {
+    let case = Case::new(name, |b| {
+        let (q, q_gamma) = (b.input("q", rows, q)?, b.vector("q_gamma", q)?);
+        let (k, k_gamma) = (b.input("k", rows, k)?, b.vector("k_gamma", k)?);
+        let means = b.mean_squares(q, k)?;
+        let means = b.all_reduce(means, 1)?;
+        let q = b.rms_scale(q, (means, 0), q_gamma, 1, 1e-6)?;
+        let k = b.rms_scale(k, (means, 1), k_gamma, 1, 1e-6)?;
+        b.output("q_normed", q)?;
+        b.output("k_normed", k)
+    });
+    case.draw("q_gamma", Draw::GAIN).draw("k_gamma", Draw::GAIN)
+}
+
+fn divided(cases: &mut Vec<Case>) {
+    for width in [1, 2, 3, 31, 255, 256, 257, 1024, 2560] {
+        for rows in [1, 2, 5, 33] {
+            let other = width / 2 + 1;
+            cases.push(mean_squares(&format!("{rows}x{width}+{other}"), rows, [width, other]));
+            cases.push(rms_scale(&format!("{rows}x{width}"), rows, width, 1 + rows % 4, Sharing::Never));
+        }
+        cases.push(divided_norm(&format!("divided/7x{width}"), 7, [width, width / 3 + 1]));
+    }
+    // OLMo 2 7B on two ranks.
+    for rows in [1, 128] {
+        cases.push(mean_squares(&format!("olmo2-7b/{rows}x2048+2048"), rows, [2048; 2]).timed());
+        cases.push(rms_scale(&format!("olmo2-7b/{rows}x2048"), rows, 2048, 2, Sharing::Never).timed());
+    }
+    cases.push(mean_squares("0x64+32", 0, [64, 32]));
+    cases.push(rms_scale("0x64", 0, 64, 2, Sharing::Never));
+    cases.push(rms_scale("in_place/5x300", 5, 300, 2, Sharing::InPlace));
+    let special = vec![(300, f32::NAN), (650, f32::INFINITY)];
+    cases.push(mean_squares("special/4x300+4", 4, [300, 4]).draw("x", Draw::With(special.clone())));
+    cases.push(rms_scale("special/4x300", 4, 300, 2, Sharing::Never).draw("x", Draw::With(special)));
+    let means = vec![0.0, 0.0, f32::NAN, f32::NAN, f32::INFINITY, f32::INFINITY, 1.0, 1.0];
+    cases.push(rms_scale("means/4x300", 4, 300, 2, Sharing::Never).draw("means", Draw::Floats(means)));
+    cases.push(mean_squares("zeros/2x300+300", 2, [300; 2]).draw("x", Draw::Floats(vec![0.0; 600])));
+}
+
 pub(super) fn cases(cases: &mut Vec<Case>) {
     for width in [1, 2, 3, 31, 255, 256, 257, 576, 1024, 2048, 2560, 4096] {
         for rows in [1, 2, 5, 33] {
@@ -69,6 +131,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             cases.push(rms_norm(&name, rows, heads.q_width(), heads.head_dim, 1e-6));
         }
     }
+    divided(cases);
     cases.push(rms_norm("heads/3x5x33", 3, 165, 33, 1e-5));
     cases.push(rms_norm("0x256", 0, 256, 256, 1e-6));
     cases.push(add_rms_norm("0x256", 0, 256, Sharing::Never));

@@ -248,12 +248,12 @@ impl WgpuDispatcher {
         if let Some(ptr) = call.scores.sinks {
             operands.push((Role::Input(11), self.matrix("the sinks", ptr, 1, heads.n_heads)?));
         }
-        // Only the device knows the positions, so the work is bounded by the capacity or the window.
+        // Only the device knows the positions, so the work is bounded by the capacity, the window or a chunk.
         let most = match kv {
             KvSource::Rows { .. } => m,
             KvSource::Cache { cache, .. } => cache.capacity(),
         };
-        let most = most.min(call.scores.window.unwrap_or(u32::MAX));
+        let most = most.min(call.scores.most_visible().unwrap_or(u32::MAX));
         self.queue.count_multiplications(m, most, heads.q_width().saturating_mul(2));
         Ok((attention_spec(call), operands))
     }

@@ -221,6 +221,8 @@ impl KernelDispatch for WgpuDispatcher {
         dispatch_causal_conv(CausalConvCall) => WgpuDispatcher::causal_conv;
         dispatch_gated_delta_rule(GatedDeltaRuleCall) => WgpuDispatcher::gated_delta_rule;
         dispatch_sigmoid_gate(SigmoidGateCall) => WgpuDispatcher::sigmoid_gate;
+        dispatch_mean_squares(MeanSquaresCall) => WgpuDispatcher::mean_squares;
+        dispatch_rms_scale(RmsScaleCall) => WgpuDispatcher::rms_scale;
         dispatch_gather_tokens(GatherTokensCall) => WgpuDispatcher::gather_tokens;
         dispatch_mask_logits(MaskLogitsCall) => WgpuDispatcher::mask_logits;
         dispatch_top_k(TopKCall) => WgpuDispatcher::top_k;

@@ -1,12 +1,14 @@
 //! Row-wise ops: norms and softmax.
 
-use fulmen_core::{AddRmsNormCall, BinaryCall, RmsNormCall, SoftMaxCall, UnaryCall};
+use fulmen_core::{
+    AddRmsNormCall, BinaryCall, MeanSquaresCall, RmsNormCall, RmsScaleCall, SoftMaxCall, UnaryCall,
+};
 
 use super::{LaunchCount, WgpuDispatcher};
 use crate::kernels::{
-    Elem,
+    Elem, Role,
     elementwise::ElementwiseOp,
-    rows::{self, Rows},
+    rows::{self, RmsScale, Rows},
 };
 
 fn shape(rows: u32, width: u32, in_place: bool) -> Rows {
@@ -32,6 +34,32 @@ impl WgpuDispatcher {
         let added = self.binary(&[ElementwiseOp::Add], &BinaryCall { a, b, output: sum, n_elements })?;
         let norm = RmsNormCall { input: sum, gamma, output, width, rows, epsilon };
         Ok(added + self.rms_norm(&norm)?)
+    }
+
+    pub(super) fn mean_squares(&mut self, call: &MeanSquaresCall) -> LaunchCount {
+        let &MeanSquaresCall { inputs, output, m, widths } = call;
+        self.writes(output);
+        let a = self.matrix("the first input", inputs[0], m, widths[0])?;
+        let b = self.matrix("the second input", inputs[1], m, widths[1])?;
+        let means = self.matrix("the output", output, m, 2)?;
+        let launches = rows::mean_squares(m, widths, &self.queue.caps());
+        self.queue.run_launches(launches, &[a, b], &[means])
+    }
+
+    pub(super) fn rms_scale(&mut self, call: &RmsScaleCall) -> LaunchCount {
+        let &RmsScaleCall { input, means, gamma, output, m, width, columns, column, ranks, epsilon } = call;
+        self.writes(output);
+        let in_place = input == output;
+        let mut operands = vec![
+            (Role::Input(1), self.matrix("the means", means, m, columns)?),
+            (Role::Input(2), self.matrix("the gain", gamma, 1, width)?),
+            (Role::Output(0), self.matrix("the output", output, m, width)?),
+        ];
+        if !in_place {
+            operands.push((Role::Input(0), self.matrix("the input", input, m, width)?));
+        }
+        let spec = RmsScale { m, width, columns, column, ranks, epsilon, in_place };
+        self.queue.run_launches_with(rows::rms_scale(&spec, &self.queue.caps()), operands)
     }
 
     pub(super) fn softmax(&mut self, call: &SoftMaxCall) -> LaunchCount {

@@ -2,8 +2,8 @@
 //! for `fulmen kernels`, and for the snapshot tests.
 
 use fulmen_core::{
-    DType, DeltaHeads, ExpertPart, GateActivation, Heads, KeyHeadOrder, RopePairing, RopeSpec, RouteSpec,
-    RouterScores,
+    DType, DeltaHeads, ExpertGroups, ExpertPart, GateActivation, Heads, KeyHeadOrder, RopePairing, RopeSpec,
+    RouteSpec, RouterScores,
 };
 
 use super::argmax::argmax;
@@ -29,6 +29,7 @@ use super::qmatmul::{
 use super::recurrent::{StateRows, causal_conv, gated_delta_rule, sigmoid_gate};
 use super::reduce::{Reduction, reduce};
 use super::rope::{Rope, rope};
+use super::rows::{RmsScale, mean_squares, rms_scale};
 use super::rows::{Rows, layer_norm, rms_norm, row_reduce, softmax};
 use super::sample::sample;
 use super::top_k::top_k;
@@ -168,8 +169,13 @@ const MODEL: &[Row] = &[
     }),
     ("experts/route", "Experts of each row and their weights", "experts/route.wgsl", |caps| {
         let scores = RouterScores::Softmax;
-        let (spec, part) = (RouteSpec { top: 8, scores, renormalize: true, scale: 1.0 }, ALL_EXPERTS);
+        let (spec, part) = (RouteSpec { renormalize: true, ..RouteSpec::new(8, scores) }, ALL_EXPERTS);
         only(route(1, 128, &spec, false, part, caps))
+    }),
+    ("experts/route/groups", "Experts of each row among its best groups", "experts/route.wgsl", |caps| {
+        let groups = Some(ExpertGroups { count: 8, used: 4 });
+        let spec = RouteSpec { groups, ..RouteSpec::new(8, RouterScores::Sigmoid) };
+        only(route(1, 256, &spec, true, ExpertPart { first: 0, count: 256 }, caps))
     }),
     ("experts/matmul", "Matmul by expert id, Q4_K", "experts/matmul.wgsl", |caps| {
         only(expert_matmul(&experts(), caps))
@@ -188,6 +194,13 @@ const MODEL: &[Row] = &[
     }),
     ("recurrent/sigmoid_gate", "Sigmoid gates", "recurrent/sigmoid_gate.wgsl", |caps| {
         only(sigmoid_gate(1, 4096, 4096, false, caps))
+    }),
+    ("rows/mean_squares", "Mean squares of rows, for a norm on ranks", "rows/mean_squares.wgsl", |caps| {
+        only(mean_squares(1, [2048, 2048], caps))
+    }),
+    ("rows/rms_scale", "RMS norm by given means, for a norm on ranks", "rows/rms_scale.wgsl", |caps| {
+        let (m, width, columns, column, ranks) = (1, 2048, 2, 0, 2);
+        only(rms_scale(&RmsScale { m, width, columns, column, ranks, epsilon: 1e-6, in_place: true }, caps))
     }),
     ("rope/rope", "Rotary position embedding", "rope/rope.wgsl", |caps| {
         let spec = Rope { m: 4, n_heads: 16, head_dim: 128, rope: rotation(), factors: false };

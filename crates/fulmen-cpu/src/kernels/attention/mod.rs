@@ -126,8 +126,8 @@ impl RowGroup {
 }
 
 /// Causal attention: row `r` of `out`, `n_heads * head_dim` elements wide and `out_stride` apart, gets for
-/// each head the mean of the values at positions `0..=positions[r]` of its sequence, or those of them in the
-/// window, weighted by the softmax of the [`Scores`].
+/// each head the mean of the values at positions `0..=positions[r]` of its sequence, or those of them that it
+/// sees, weighted by the softmax of the [`Scores`].
 ///
 /// A NaN in a query gives NaN in its head. A head whose scores are all -inf is zero. Positions that a row
 /// does not see have no influence on it, whatever they contain.
@@ -150,7 +150,7 @@ pub fn attention(
     if n_heads.checked_rem(n_kv_heads).unwrap_or(n_heads) != 0 {
         return Err(KvError::Heads { n_heads, n_kv_heads });
     }
-    let pages = args.scores.window.map_or(RowPages::Seen, |window| RowPages::Window(window as usize));
+    let pages = RowPages::Seen(args.scores.map(|_| ()));
     let m = args.table.check_rows(&kl, args.positions, args.sequences, pages)?;
     args.table.check_rows(&vl, args.positions, args.sequences, pages)?;
     if let Some(sinks) = args.scores.sinks.filter(|sinks| sinks.len() != n_heads) {

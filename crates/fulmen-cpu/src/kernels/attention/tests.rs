@@ -252,7 +252,10 @@ fn windows_caps_temperatures_and_sinks() {
         let (k, v) = Cache::pair(&mut rng, layout, 2, 0);
         let q: Vec<f32> = (0..60 * n_heads * hd).map(|_| rng.f32() * 4.0 - 2.0).collect();
         let sinks: Vec<f32> = (0..n_heads).map(|_| rng.f32() * 6.0 - 3.0).collect();
-        for window in [None, Some(1), Some(5), Some(64), Some(200), Some(512), Some(5000)] {
+        let masks = [None, Some(1), Some(5), Some(64), Some(200), Some(512), Some(5000)];
+        let windows = masks.map(|window| (window, None));
+        let chunks = masks.map(|chunk| (None, chunk));
+        for (window, chunk) in windows.into_iter().chain(chunks).chain([(Some(70), Some(100))]) {
             for (softcap, temperature, sinks) in [
                 (None, None, None),
                 (Some(1.5), None, None),
@@ -273,6 +276,7 @@ fn windows_caps_temperatures_and_sinks() {
                         scores: Scores {
                             scale: 1.0 / (hd as f32).sqrt(),
                             window,
+                            chunk,
                             softcap,
                             temperature,
                             sinks,

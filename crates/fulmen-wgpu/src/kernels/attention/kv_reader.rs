@@ -102,6 +102,7 @@ impl AttentionShape {
             page: KV_PAGE,
             scales: faults,
             window: self.scores.window.is_some(),
+            chunked: self.scores.chunk.is_some(),
             softcap: self.scores.softcap.is_some(),
             temperature: self.scores.temperature.is_some(),
             sinks: self.scores.sinks.is_some(),
@@ -119,9 +120,9 @@ impl AttentionShape {
 
     /// The last words of `Params` in kernels that compute scores, after the scale.
     pub(super) fn score_params(&self) -> impl Iterator<Item = u32> {
-        let Scores { window, softcap, temperature, .. } = self.scores;
+        let Scores { window, chunk, softcap, temperature, .. } = self.scores;
         let temperature = temperature.map(|temperature| [temperature.length, temperature.beta.to_bits()]);
-        let words = window.into_iter().chain(softcap.map(f32::to_bits));
+        let words = window.into_iter().chain(chunk).chain(softcap.map(f32::to_bits));
         words.chain(temperature.into_iter().flatten())
     }
 

@@ -48,7 +48,7 @@ pub(super) fn launch_list(
     caps: &Caps,
 ) -> Result<LaunchList, KernelError> {
     if !shape.scores.is_plain() {
-        return Err(invalid(OP, "no kernel for cooperative matrices has windows, caps or sinks"));
+        return Err(invalid(OP, "no kernel for cooperative matrices has windows, chunks, caps or sinks"));
     }
     if !fits(shape, fragment_ops, caps) {
         let dim = shape.heads.head_dim;

@@ -100,7 +100,7 @@ fn main(
   #endif
 #endfor
     );
-#if window
+#if window || chunked
     let first_key = vec4<u32>(
   #for r in 0..4
         first_seen(seen[{{r}}]),
@@ -156,7 +156,7 @@ fn main(
   #if softcap
         s{{r}} = capped(s{{r}});
   #endif
-  #define in_window window ? " & (key >= vec4<u32>(first_key[" + r + "]))" : ""
+  #define in_window window || chunked ? " & (key >= vec4<u32>(first_key[" + r + "]))" : ""
         let in{{r}} = (key < vec4<u32>(seen[{{r}}])){{in_window}};
 #endfor
         let low = vec4<f32>(-3.4028234e38);

@@ -3,6 +3,9 @@
 #if window
     window: u32,
 #endif
+#if chunked
+    attention_chunk: u32,
+#endif
 #if scales && softcap
     softcap: f32,
 #endif

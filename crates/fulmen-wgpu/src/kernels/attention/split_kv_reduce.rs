@@ -46,6 +46,7 @@ impl DecodeConfig<'_> {
         let mut params = shape.params().to_vec();
         params.extend([self.chunks, groups, self.parts()?]);
         params.extend(shape.scores.window);
+        params.extend(shape.scores.chunk);
         bind.launch(list, "attention/split_kv_reduce.wgsl", &values, params, heads)
     }
 }

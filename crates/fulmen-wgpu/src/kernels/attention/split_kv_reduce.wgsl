@@ -25,6 +25,9 @@ struct Params {
 #if window
     window: u32,
 #endif
+#if chunked
+    attention_chunk: u32,
+#endif
 }
 
 alias Val = {{val}};

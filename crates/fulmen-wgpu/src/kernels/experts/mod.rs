@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use fulmen_core::{DType, ExpertPart, GatedActivation, RouteSpec, RouterScores};
+use fulmen_core::{MAX_EXPERT_GROUPS, MAX_EXPERTS_PER_ROW};
 
 use super::{
     KernelError, LaunchList, Role,
@@ -49,11 +50,13 @@ pub fn route(
         RouterScores::Sigmoid => "sigmoid",
         RouterScores::SelectedSoftmax => "selected",
     };
-    // As many partial values as experts of a row.
-    let threads = threads(64, caps).max(fulmen_core::MAX_EXPERTS_PER_ROW);
+    // As many partial values as experts of a row, and as groups.
+    let threads = threads(64, caps).max(MAX_EXPERTS_PER_ROW).max(MAX_EXPERT_GROUPS);
     let experts = n_experts.next_power_of_two();
-    let values = values![threads, experts, scores, bias, renormalize: spec.renormalize];
-    let params = vec![m, n_experts, spec.top, part.first, part.count, spec.scale.to_bits()];
+    let groups = spec.groups.is_some();
+    let values = values![threads, experts, scores, bias, groups, renormalize: spec.renormalize];
+    let [count, used] = spec.groups.map_or([0; 2], |groups| [groups.count, groups.used]);
+    let params = vec![m, n_experts, spec.top, part.first, part.count, spec.scale.to_bits(), count, used];
     bind.launch(&mut list, "experts/route.wgsl", &values, params, m.into())?;
     Ok(list)
 }

@@ -5,11 +5,14 @@
 //! ordered integers. In each of `top` rounds every thread finds the largest key of its part, and all threads
 //! the largest of those; equal keys by the lower id. One thread then computes the weights.
 //!
+//! With groups of experts, one thread for each group first adds up its two largest keys; the keys of all
+//! groups but the `groups_used` best become 0, which is below those of any number.
+//!
 //! **Bindings.** `logits` [m][experts]; `bias` [experts], if there is one; `weights` and `ids` [m][top]:
 //! those among the `held` experts from `first` on, or `NO_EXPERT`.
 //!
-//! **Preconditions.** `top` is at most `threads`; workgroup memory holds the keys of `experts` experts,
-//! padded to a power of two.
+//! **Preconditions.** `top` and `groups` are at most `threads`, and `experts` a multiple of `groups`;
+//! workgroup memory holds the keys of `experts` experts, padded to a power of two.
 //!
 //! **Bound** by the latency of its barriers; not measured.
 struct Params {
@@ -21,6 +24,9 @@ struct Params {
     held: u32,
     // Bits of an f32.
     scale: u32,
+    // Groups of experts, and those of a row; 0 without groups.
+    groups: u32,
+    groups_used: u32,
 }
 
 alias EwF = f32;
@@ -47,6 +53,40 @@ fn ordered(x: f32) -> u32 {
     if ((bits << 1u) == 0u) { return 0x80000000u; }
     return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
 }
+
+#if groups
+fn number(ordered: u32) -> f32 {
+    return bitcast<f32>(select(~ordered, ordered & 0x7fffffffu, (ordered >> 31u) == 1u));
+}
+
+// The sum of the two largest keys of a group, ordered.
+fn group_key(group: u32, size: u32) -> u32 {
+    var first = 0u;
+    var second = 0u;
+    for (var i = group * size; i < (group + 1u) * size; i++) {
+        second = max(second, min(first, keys[i]));
+        first = max(first, keys[i]);
+    }
+    return ordered(number(first) + number(second));
+}
+
+fn leave_best_groups(thread: u32) {
+    let size = params.experts / params.groups;
+    if (thread < params.groups) { best_keys[thread] = group_key(thread, size); }
+    workgroupBarrier();
+    for (var i = thread; i < params.experts; i += {{threads}}u) {
+        let group = i / size;
+        let mine = best_keys[group];
+        var better = 0u;
+        for (var other = 0u; other < params.groups; other++) {
+            let key = best_keys[other];
+            if (key > mine || (key == mine && other < group)) { better++; }
+        }
+        if (better >= params.groups_used) { keys[i] = 0u; }
+    }
+    workgroupBarrier();
+}
+#endif
 
 fn score(logit: f32, largest: f32, sum: f32) -> f32 {
 #if scores == "softmax"
@@ -92,6 +132,8 @@ fn main(
         let logit = logits[base + i];
 #if bias
         let key = score(logit, largest, sum) + bias[i];
+#elif groups
+        let key = score(logit, largest, sum);
 #else
         let key = logit;
 #endif
@@ -100,6 +142,9 @@ fn main(
     }
     workgroupBarrier();
     let fails = atomicLoad(&not_finite) != 0u;
+#if groups
+    leave_best_groups(thread);
+#endif
     let to = row * params.top;
     for (var slot = 0u; slot < params.top; slot++) {
         var key = 0u;

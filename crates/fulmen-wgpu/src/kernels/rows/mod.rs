@@ -1,11 +1,13 @@
 //! Row-wise kernels. A team of threads, up to a whole workgroup, takes a row; short rows share a
 //! workgroup. A row that fits in the team's registers is read once.
 
+mod divided_norm;
 mod layer_norm;
 mod rms_norm;
 mod row_reduce;
 mod softmax;
 
+pub use divided_norm::{RmsScale, mean_squares, rms_scale};
 pub use layer_norm::layer_norm;
 pub use rms_norm::rms_norm;
 pub use row_reduce::row_reduce;
