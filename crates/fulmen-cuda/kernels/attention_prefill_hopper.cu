@@ -51,9 +51,9 @@ struct VisibleSequence : Sequence {
 
 constexpr float LEAST_SCALE = 1.17549435e-38f;
 
-// The running max and sum of a thread's two query rows. A row gets the same bits whatever else is in its tile:
-// masked tiles differ from others in the scores that are hidden alone, and a tile of which it sees nothing
-// changes nothing.
+// The running max and sum of a thread's two query rows. A row gets the same bits whatever else is in its
+// tile: masked tiles differ from others in the scores that are hidden alone, and a tile of which it sees
+// nothing changes nothing.
 template <u32 BLOCK_N, bool SCORE_MODS>
 struct OnlineSoftmax {
     float row_max[2] = {-INFINITE, -INFINITE}, row_sum[2] = {}, rescale[2];

@@ -2,24 +2,27 @@
 // weights, on tensor cores in f16. A pair is a row of x and one of its experts (experts.cuh); the weights of
 // an expert are read once for up to 8 or 16 of its pairs. Launched by src/kernels/expert_small_m.rs.
 //
-// expert_prepare: block 0 groups the pairs by expert (expert_sort.cuh); each of the others packs a row of x as
-//   f16 (pack_row.cuh) in the order in which lanes read B-fragments.
-// expert_small_m_<type>_<pairs>: one tile of up to PAIRS pairs of an expert x BLOCK_ROWS rows of W per block;
+// expert_prepare: block 0 groups the pairs by expert (expert_sort.cuh); each of the others packs a row of x
+//   as f16 (pack_row.cuh) in the order in which lanes read B-fragments.
+// expert_small_m_<type>_<pairs>: one tile of up to PAIRS pairs of an expert x 64 or 128 rows of W per block;
 //   grid ceil(n / rows) x the most tiles that there can be. 8 warps, each 16 rows of W: for gate and up four
-//   warps have rows of gate and four the same rows of up, so that a block has n-rows 64 and finishes the
-//   activation; for one projection a block has 128 rows.
+//   warps have rows of gate and four the same rows of up, so that a block finishes the activation of 64
+//   columns; for one projection a block has 128 rows.
 //   A warp streams its rows in K chunks of 256 columns, as they lie in a GGUF file, into a ring of its own by
 //   cp.async, dequantizes them to A-fragments of mma.m16n8k16 in registers (gemm_mixed_input_formats.cuh) and
 //   multiplies them with B-fragments from shared memory, where the block has copied its rows of x before.
 //
-// Layouts: x [m, k] or [pairs, k] f32; packed [K chunk][row][k-step of 16][t][4 f16] with a K order for
-//   each format (f16_fragments.cuh), zeros past k; W [n_experts, n, k] as in a GGUF file; y [pairs, n] f32; order
+// Layouts: x [m, k] or [pairs, k] f32; packed [K chunk][row][k-step of 16][t][4 f16] with a K order for each
+//   format (f16_fragments.cuh), zeros past k; W [n_experts, n, k] as in a GGUF file; y [pairs, n] f32; order
 //   and tiles as in expert_sort.cuh; shared: rings [warp][stage][16 rows][ROW_VECTORS * 16], then x [pair]
 //   [packed row, 32 bytes more], so that the pairs of a load lie in different banks.
-// Preconditions: k a multiple of the format's block; W 16-byte aligned; at most 1024 experts; weights fit f16.
-// Numerics: x scaled by a power of two per row and rounded to f16, weights rounded to f16 once, f32 sums. What
-//   a pair gets depends on nothing else in its tile.
-// Bound: bytes of the weights of the experts in use, each read once for every PAIRS pairs.
+// Preconditions: k a multiple of the format's block; W 16-byte aligned; at most 1024 experts; weights fit
+//   f16.
+// Numerics: x scaled by a power of two per row and rounded to f16, weights rounded to f16 once, f32 sums.
+//   What a pair gets depends on nothing else in its tile.
+// Bound: bytes of the weights of the experts in use, each read once for every PAIRS pairs. Alone not
+//   measured; a step of gpt-oss-20b in MXFP4 with 16 rows that choose the same experts takes 4.0 ms on an
+//   H200, 11.6 by a GEMV for each pair.
 #include "expert_sort.cuh"
 #include "gemm_mixed_input_formats.cuh"
 #include "pack_row.cuh"
@@ -235,8 +238,7 @@ struct ExpertSmallM {
 #pragma unroll
             for (u32 j = 0; j < N_TILES; j++)
 #pragma unroll
-                for (u32 i = 0; i < 4; i++)
-                    store(j, i, args.activation(sums[j][i], mine[(j * 4 + i) * 32]));
+                for (u32 i = 0; i < 4; i++) store(j, i, args.activation(sums[j][i], mine[(j * 4 + i) * 32]));
     }
 
     DEVICE void store_plain() {
@@ -274,12 +276,14 @@ DEVICE void expert_small_m(const ExpertSmallMArgs& args) {
     pdl_begin();
     const ExpertTile tile = args.tiles[blockIdx.y];
     if (tile.pairs == 0) return;
-    if (threadIdx.x < Kernel::PAIRS) pairs[threadIdx.x] = args.order[tile.first + min(threadIdx.x, tile.pairs - 1)];
+    if (threadIdx.x < Kernel::PAIRS)
+        pairs[threadIdx.x] = args.order[tile.first + min(threadIdx.x, tile.pairs - 1)];
     Kernel kernel(args, tile, memory, pairs);
     __syncthreads();
     kernel.load_x();
 #pragma unroll 1
-    for (u32 chunk = 0; chunk + 1 < Kernel::Weights::STAGES; chunk++) kernel.weights.load(chunk, args.k_chunks);
+    for (u32 chunk = 0; chunk + 1 < Kernel::Weights::STAGES; chunk++)
+        kernel.weights.load(chunk, args.k_chunks);
     kernel.mainloop();
     kernel.finish();
     if (args.w[1])
@@ -288,10 +292,10 @@ DEVICE void expert_small_m(const ExpertSmallMArgs& args) {
         kernel.store_plain();
 }
 
-#define ENTRY(F, PAIRS)                                                         \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                    \
+#define ENTRY(F, PAIRS)                                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                          \
         expert_small_m_##F##_##PAIRS(const __grid_constant__ ExpertSmallMArgs args) { \
-        expert_small_m<F, PAIRS / 8>(args);                                     \
+        expert_small_m<F, PAIRS / 8>(args);                                           \
     }
 #define KERNELS(F) \
     ENTRY(F, 8)    \

@@ -1,8 +1,8 @@
-// Pairs of a row and one of its experts, grouped by expert: what the GEMMs by expert id share (expert_gemm.cu,
-// expert_small_m.cu). Launched with them.
+// Pairs of a row and one of its experts, grouped by expert: what the GEMMs by expert id share
+// (expert_gemm.cu, expert_small_m.cu). Launched with them.
 //
-// A counting sort by one block of SORT_THREADS threads. `order` lists the pairs of expert 0, then of expert 1,
-// ...; `tiles` has one entry per tile of up to `tile_pairs` pairs of one expert; entries past the last are
+// A counting sort by one block of SORT_THREADS threads. `order` lists the pairs of expert 0, then of expert
+// 1, ...; `tiles` has one entry per tile of up to `tile_pairs` pairs of one expert; entries past the last are
 // empty. A pair whose id is out of range is reported and left out. The order of the pairs of an expert varies
 // from run to run; results must not depend on it.
 #pragma once

@@ -225,7 +225,7 @@ struct Load<'a> {
     driver: Driver<ModelDevice>,
     clients: HashMap<RequestId, Client>,
     /// Counts prompts, so that no two are alike.
-    prompts: u64,
+    prompts: u32,
 }
 
 impl<'a> Load<'a> {
@@ -345,14 +345,7 @@ impl<'a> Load<'a> {
 
     fn send(&mut self, tokens: u32, output: u32, extra: bool, now: Duration) -> Result<(), BenchError> {
         self.prompts += 1;
-        let mut prompt = random_tokens(self.model, tokens as usize);
-        // The first tokens count the prompts.
-        let vocabulary = u64::from(self.model.config().vocabulary);
-        let mut number = self.prompts;
-        for token in prompt.iter_mut().take(4) {
-            *token = (number % vocabulary) as u32;
-            number /= vocabulary;
-        }
+        let prompt = random_tokens(self.model, self.prompts, tokens as usize);
         let request = Request { priority: 0, ..Request::new(prompt, output) };
         let id = self.driver.submit(request, now).map_err(|error| BenchError::Request(error.to_string()))?;
         self.clients.insert(id, Client { sent: now, last: None, extra });

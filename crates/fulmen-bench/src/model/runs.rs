@@ -6,12 +6,16 @@ use fulmen_engine::{Model, Session};
 use fulmen_model::ModelError;
 use serde::Serialize;
 
-/// Random tokens: the time does not depend on them.
-pub(super) fn random_tokens(model: &Model, count: usize) -> Vec<u32> {
-    let vocabulary = u64::from(model.config().vocabulary);
+/// Random tokens, others for each sequence: rows that are equal would choose the same experts of a mixture.
+pub(super) fn random_tokens(model: &Model, sequence: u32, count: usize) -> Vec<u32> {
+    tokens_of_sequence(model.config().vocabulary, sequence, count)
+}
+
+fn tokens_of_sequence(vocabulary: u32, sequence: u32, count: usize) -> Vec<u32> {
+    let first = u64::from(sequence) << 32;
     // A multiplicative hash, so that neighboring tokens differ.
-    (0..count as u64)
-        .map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33).wrapping_rem(vocabulary) as u32)
+    (first..first + count as u64)
+        .map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33).wrapping_rem(vocabulary.into()) as u32)
         .collect()
 }
 
@@ -68,7 +72,7 @@ impl PrefillRun {
         depth: usize,
         tokens: usize,
     ) -> Result<PrefillRun, ModelError> {
-        let tokens = random_tokens(model, depth + tokens);
+        let tokens = random_tokens(model, 0, depth + tokens);
         session.truncate(0, 0)?;
         session.feed(0, &tokens[..depth])?;
         Ok(PrefillRun { tokens, depth })
@@ -104,10 +108,9 @@ impl DecodeRun {
         steps_ahead: u16,
     ) -> Result<DecodeRun, ModelError> {
         let (sequences, depth): (Vec<u32>, usize) = ((0..batch).collect(), depth.max(1));
-        let before = random_tokens(model, depth);
         for &sequence in &sequences {
             session.truncate(sequence, 0)?;
-            session.feed(sequence, &before)?;
+            session.feed(sequence, &random_tokens(model, sequence, depth))?;
         }
         Ok(DecodeRun { sequences, depth, steps_ahead })
     }
@@ -153,6 +156,17 @@ impl DecodeRun {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sequences_have_different_tokens() {
+        let tokens: Vec<Vec<u32>> =
+            (0..64).map(|sequence| tokens_of_sequence(151_936, sequence, 100)).collect();
+        for at in 0..100 {
+            let column: std::collections::HashSet<u32> = tokens.iter().map(|tokens| tokens[at]).collect();
+            assert!(column.len() > 60, "{} of 64 tokens at {at}", column.len());
+        }
+        assert!(tokens.iter().flatten().all(|&token| token < 151_936));
+    }
 
     #[test]
     fn a_rate_has_mean_and_standard_deviation() {

@@ -88,7 +88,7 @@ pub(super) struct Args {
     max_rows: Option<u32>,
 
     /// The most prefill rows in a step with decode rows; by default a fifth of the rows, or four for each
-    /// decode row if that is more.
+    /// decode row if that is more, and all rows while many prompts are read at once.
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     prefill_rows: Option<u32>,
 

@@ -97,8 +97,8 @@ pub trait KernelDispatch {
         512
     }
 
-    /// Rows of a decode step that kernels with a block per row run at once, where one row more takes noticeably
-    /// longer.
+    /// Rows of a decode step that kernels with a block per row run at once, where one row more takes
+    /// noticeably longer.
     fn rows_at_once(&self) -> Option<u32> {
         None
     }

@@ -1,6 +1,6 @@
-//! Launches of the small-M GEMM by expert id (`expert_small_m.cu`), for decode batches: a launch that sorts the
-//! pairs by expert and packs x, then one GEMM over tiles of pairs of one expert. The number of launches does
-//! not depend on the routing.
+//! Launches of the small-M GEMM by expert id (`expert_small_m.cu`), for decode batches: a launch that sorts
+//! the pairs by expert and packs x, then one GEMM over tiles of pairs of one expert. The number of launches
+//! does not depend on the routing.
 
 use fulmen_core::{DType, ExpertDownCall, ExpertGateUpCall, GatedActivation as Activation, WeightArg};
 
@@ -157,8 +157,8 @@ impl Pairs {
         max_tiles(self.pairs as usize, self.n_experts, self.tile_pairs)
     }
 
-    /// Where the parts of the scratch memory begin, and its bytes: the sorted pairs at 0, the tiles, the scales
-    /// of rows, packed x.
+    /// Where the parts of the scratch memory begin, and its bytes: the sorted pairs at 0, the tiles, the
+    /// scales of rows, packed x.
     fn scratch(&self) -> [usize; 4] {
         let tiles = (self.pairs as usize * 4).next_multiple_of(256);
         let scales = tiles + (self.max_tiles() * size_of::<ExpertTile>()).next_multiple_of(256);

@@ -1,13 +1,13 @@
 //! Matmuls by expert id: which kernels run a call.
 //!
-//! | pairs of a row and one of its experts | kernel |
-//! |---|---|
-//! | of up to [`GEMV_ROWS`] rows | a GEMV for each row (`expert_gemv.cu`) |
-//! | up to eight for each expert on average; any number in batch-invariant mode | grouped by expert, a GEMM for small groups (`expert_small_m.cu`) |
-//! | more | grouped by expert, a GEMM for large groups (`expert_gemm.cu`) |
+//! - Up to [`GEMV_ROWS`] rows: a GEMV for each pair of a row and one of its experts (`expert_gemv.cu`).
+//! - Up to eight pairs for each expert on average, and any number in batch-invariant mode: pairs are grouped
+//!   by expert, with a GEMM for small groups (`expert_small_m.cu`).
+//! - More: a GEMM for large groups (`expert_gemm.cu`).
+//! - Weights that none of them takes: in f32, pair by pair (`expert_generic.cu`).
 //!
-//! Weights that none of them takes are multiplied in f32, pair by pair (`expert_generic.cu`). What a pair gets
-//! from the GEMM for small groups and in f32 does not depend on the others, so these are batch-invariant.
+//! What a pair gets from the GEMM for small groups and in f32 does not depend on the others, so these are
+//! batch-invariant.
 
 use fulmen_core::{ActivationForm, ExpertDownCall, ExpertGateUpCall, WeightArg};
 

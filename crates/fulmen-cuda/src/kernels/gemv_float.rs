@@ -4,7 +4,8 @@
 //! How a launch is configured:
 //!
 //! - Rows of activations: up to [`MAX_BLOCK_ROWS`] a block, fewer if their f32 values do not fit in shared
-//!   memory. A call of more rows has a grid of as many blocks for each chunk of them, and a launch for the rest.
+//!   memory. A call of more rows has a grid of as many blocks for each chunk of them, and a launch for the
+//!   rest.
 //! - Grid: one block per SM, each with the same number of rows of every weight matrix.
 //! - Tasks: a group of [`GROUP_ROWS`] rows, its columns split if there are few groups, so that the longest
 //!   work of a warp is as short as possible ([`TaskSplit`]).

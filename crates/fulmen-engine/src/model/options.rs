@@ -430,8 +430,8 @@ fn at_least(what: &'static str, got: u32, least: u32) -> Result<(), ModelError> 
 }
 
 /// Row counts that programs are made for: four in each power of two, so that at most a fifth of the rows of a
-/// step is inactive, eight from 64 to 256 rows, where a row takes longest, what a device runs at once, and the
-/// largest.
+/// step is inactive, eight from 64 to 256 rows, where a row takes longest, what a device runs at once, and
+/// the largest.
 pub(super) fn buckets(max_rows: u32, rows_at_once: u32) -> Vec<u32> {
     let mut buckets: Vec<u32> = (1..8).collect();
     let mut base = 8u32;

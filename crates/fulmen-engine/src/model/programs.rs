@@ -12,7 +12,7 @@ use crate::Model;
 use crate::scheduler::SchedulerConfig;
 
 /// Programs that are kept; the least recently used is dropped first. More than [`warm_up_keys`] has.
-const MAX_PROGRAMS: usize = 256;
+const MAX_PROGRAMS: usize = 352;
 
 /// A program is captured when it is used for this time, unless capturing costs nothing.
 const CAPTURE_AT: u64 = 2;

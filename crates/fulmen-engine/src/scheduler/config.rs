@@ -43,9 +43,9 @@ pub struct SchedulerConfig {
     /// More of them where there are many decode rows: this number for each. A step of many decode rows takes
     /// long by itself, so that proportionate chunks delay its tokens by about the same factor.
     pub prefill_rows_per_decode_row: u32,
-    /// Prompts take all rows that decode rows leave where [`MANY_PROMPTS`] or more of them are being read, and
-    /// at least one for so many decode rows; 0 for never. When many requests begin at once, a few long steps
-    /// serve all of them sooner than many short ones.
+    /// Prompts take all rows that decode rows leave where [`MANY_PROMPTS`] or more of them are being read,
+    /// and at least one for so many decode rows; 0 for never. When many requests begin at once, a few long
+    /// steps serve all of them sooner than many short ones.
     pub decode_rows_per_prompt: u32,
     /// The largest number of rows of a step that give log-probabilities of prompt tokens. Beside them, each
     /// sequence may have one row with results.

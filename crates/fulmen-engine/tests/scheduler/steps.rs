@@ -117,7 +117,7 @@ fn prompts_delay_the_tokens_of_others_by_their_budget_at_most() {
 
 #[test]
 fn many_prompts_at_once_take_whole_steps() {
-    let config = SchedulerConfig { decode_rows_per_prompt: 2, ..config(1000) };
+    let config = SchedulerConfig { decode_rows_per_prompt: 2, max_sequences: 16, ..config(1000) };
     let longest = config.max_rows();
     let prefill_rows = |decoding: u32, prompts: u32| {
         let mut scheduler = scheduler(config.clone());
