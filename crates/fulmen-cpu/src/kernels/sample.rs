@@ -335,28 +335,31 @@ mod tests {
         let weights: Vec<f64> = sorted.iter().map(|c| weight(c.0)).collect();
         let z: f64 = weights.iter().sum();
         let mut results = Vec::new();
+        // What rounding of the sums may draw: all candidates around the target.
+        let draw_tilt = tilts.iter().fold(0.0, |most: f64, tilt| most.max(*tilt));
         for min_tilt in tilts {
             for top_tilt in tilts {
-                for draw_tilt in tilts {
-                    let least = f64::from(state.min_p) * (1.0 + min_tilt);
-                    let mut n = weights.iter().take_while(|&&w| w >= least).count().max(1);
-                    if state.top_p < 1.0 {
-                        let mut sum = 0.0;
-                        let enough = |w: &f64| {
-                            sum += w;
-                            sum >= f64::from(state.top_p) * z * (1.0 + top_tilt)
-                        };
-                        n = weights[..n].iter().position(enough).map_or(n, |i| i + 1);
-                    }
-                    let total: f64 = weights[..n].iter().sum();
-                    let target = (f64::from(state.uniform()) + draw_tilt) * total;
+                let least = f64::from(state.min_p) * (1.0 + min_tilt);
+                let mut n = weights.iter().take_while(|&&w| w >= least).count().max(1);
+                if state.top_p < 1.0 {
                     let mut sum = 0.0;
-                    let at = weights[..n].iter().position(|w| {
+                    let enough = |w: &f64| {
+                        sum += w;
+                        sum >= f64::from(state.top_p) * z * (1.0 + top_tilt)
+                    };
+                    n = weights[..n].iter().position(enough).map_or(n, |i| i + 1);
+                }
+                let total: f64 = weights[..n].iter().sum();
+                let drawn = |tilt: f64| {
+                    let (target, mut sum) = ((f64::from(state.uniform()) + tilt) * total, 0.0);
+                    let above = |w: &f64| {
                         sum += w;
                         sum > target
-                    });
-                    results.push(sorted[at.unwrap_or(n - 1)].1);
-                }
+                    };
+                    weights[..n].iter().position(above).unwrap_or(n - 1)
+                };
+                let around = drawn(-draw_tilt)..=drawn(draw_tilt);
+                results.extend(sorted[around].iter().map(|candidate| candidate.1));
             }
         }
         results.sort_unstable();

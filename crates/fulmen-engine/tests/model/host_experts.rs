@@ -133,23 +133,24 @@ fn what_is_on_the_host_is_not_on_the_device() {
 fn loading_tells_of_both_sides_and_can_be_ended() {
     let tiny = Arc::new(tiny());
     for check_weights in [false, true] {
-        let load = |most: usize| {
+        // Ends loading when so many bytes are done.
+        let load = |limit: u64| {
             let mut told = Vec::new();
             let mut progress = |progress: LoadProgress| {
                 told.push(progress);
-                if told.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                if progress.done < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             };
             let progress: Option<&mut dyn FnMut(LoadProgress) -> ControlFlow<()>> = Some(&mut progress);
             let options = LoadOptions { session: SESSION, check_weights, progress };
             let loaded = Model::from_source_experts_on(tiny.clone(), cpu(), (cpu(), 3), options);
             (loaded, told)
         };
-        let (model, told) = load(usize::MAX);
+        let (model, told) = load(u64::MAX);
         let bytes = model.unwrap().weight_bytes() * if check_weights { 2 } else { 1 };
         assert!(told.is_sorted_by_key(|progress| progress.done), "{told:?}");
         assert_eq!(told.last(), Some(&LoadProgress { done: bytes, total: bytes }));
-        for most in [1, told.len() / 2, told.len()] {
-            assert!(matches!(load(most).0, Err(ModelError::Cancelled)), "{most} of {}", told.len());
+        for limit in [0, bytes / 2, bytes] {
+            assert!(matches!(load(limit).0, Err(ModelError::Cancelled)), "{limit} of {bytes} bytes");
         }
     }
 }
