@@ -129,7 +129,7 @@ pub enum ModelError {
     },
     /// The device does not have enough memory; checked before anything is loaded.
     #[error(
-        "not enough memory: {} needed (weights {}, KV cache {}, activations {}), {} available; \
+        "not enough memory ({device}): {} needed (weights {}, KV cache {}, activations {}), {} available; \
          use a smaller context or a q8_0 KV cache",
         bytes(*.weights + *.cache + *.activations),
         bytes(*.weights),
@@ -138,6 +138,8 @@ pub enum ModelError {
         bytes(*.available)
     )]
     Memory {
+        /// The backend of the device: `cpu`, `cuda` or `wgpu`.
+        device: &'static str,
         /// Bytes of the weights.
         weights: u64,
         /// Bytes of the KV cache.

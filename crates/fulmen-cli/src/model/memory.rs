@@ -52,7 +52,10 @@ mod tests {
     #[test]
     fn only_short_memory_has_the_hint() {
         let backend = || ModelError::from(BackendError::OutOfMemory { needed: 5, available: None });
-        let memory = || ModelError::Memory { weights: 1, cache: 1, activations: 1, available: 1 };
+        let memory = || {
+            let (weights, cache, activations, available) = (1, 1, 1, 1);
+            ModelError::Memory { device: "cuda", weights, cache, activations, available }
+        };
         let rank = |source| ModelError::Rank { rank: 0, ranks: 2, source: Box::new(source) };
         for error in [backend(), memory(), rank(backend()), rank(memory())] {
             assert!(is_short(&error), "{error}");

@@ -67,7 +67,10 @@ impl HostPlan {
         let activations = self.arena_bytes(rows)? as u64;
         match stored.saturating_add(activations) <= available {
             true => Ok(()),
-            false => Err(ModelError::Memory { weights: stored, cache: 0, activations, available }),
+            false => {
+                let (device, weights) = (self.device.backend(), stored);
+                Err(ModelError::Memory { device, weights, cache: 0, activations, available })
+            }
         }
     }
 

@@ -194,7 +194,8 @@ fn check_memory(
     let Some(available) = device.available_bytes() else { return Ok(()) };
     let cache = needs.session.stage_memory_bytes(needs.config, needs.stage);
     if weights.saturating_add(cache).saturating_add(activations) > available {
-        return Err(ModelError::Memory { weights, cache, activations, available });
+        let device = device.backend();
+        return Err(ModelError::Memory { device, weights, cache, activations, available });
     }
     Ok(())
 }

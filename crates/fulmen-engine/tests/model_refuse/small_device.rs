@@ -151,7 +151,7 @@ fn too_little_memory_is_seen_before_anything_is_loaded() {
     let message = error.to_string();
     assert!(matches!(error, ModelError::Memory { available: 100_000, .. }), "{message}");
     assert!(
-        message.starts_with("not enough memory: ") && message.contains("97.7 KiB available"),
+        message.starts_with("not enough memory (") && message.contains("97.7 KiB available"),
         "{message}"
     );
     assert_eq!(alive.load(Ordering::Relaxed), 0);
