@@ -250,7 +250,7 @@ async def async_clients():
 
 
 def formats():
-    """Schemas of responses; a format beside tools."""
+    """Schemas of responses; tools of a model without a form for calls."""
     schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}},
               "required": ["age"], "additionalProperties": False}
     form = {"type": "json_schema", "name": "age", "schema": schema}
@@ -259,10 +259,12 @@ def formats():
     if answer.status == "completed":
         check("responses keep a schema", json.loads(answer.output_text)["age"] <= 99, answer.output_text)
     check("responses repeat the format", answer.text.format.name == "age", answer.text)
+    if model != "builtin":
+        return  # calls.py has a format beside tools
     tools = [{"type": "function", "function": {"name": "a"}}]
     asked = dict(model=model, messages=messages, tools=tools, response_format={"type": "json_object"})
     create = client.chat.completions.create
-    refused("a format beside tools", openai.BadRequestError, lambda: create(**asked))
+    refused("tools of a model that knows none", openai.BadRequestError, lambda: create(**asked))
 
 
 def anthropic_messages():
