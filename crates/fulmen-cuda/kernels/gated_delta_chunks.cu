@@ -45,8 +45,8 @@
 // Bound: FMA and shared memory. A chunk takes 1.05 million FMA in each block of the scan (8200 cycles of an
 // SM) for head_dim 128; a range has head_dim / 32 * n_v_heads items: 128 for 32 heads of 128, of 132 SMs on
 // an H200. So ranges take their turns, and a step costs what its chunks do, whoever has them; a last chunk of
-// few rows costs what a whole one does. Not measured alone (prefill of Qwen3.5 4B, 2048 tokens: 86.7 ms, with
-// the convolution row by row).
+// few rows costs what a whole one does. Not measured
+// alone; a prefill of 2048 tokens of Qwen3.5 4B takes 49.6 ms.
 #include "common.cuh"
 #include "delta_heads.cuh"
 #include "float4.cuh"

@@ -113,6 +113,8 @@ struct Pairs {
     top: u32,
     n_experts: u32,
     k: u32,
+    /// Of a row of the weights.
+    row_bytes: u32,
     tile_pairs: u32,
     shared: u32,
     k_order: usize,
@@ -138,6 +140,7 @@ impl Pairs {
         let &tile_pairs = TILE_PAIRS.iter().rev().find(fits).filter(|_| taken)?;
         let (x_rows, pairs_per_row_of_x) = if x_by_pair { (pairs, 1) } else { (m, top) };
         let (shared, k_order) = (shared(tile_pairs), format.k_order);
+        let row_bytes = u32::try_from(dtype.bytes(k as usize).ok()?).ok()?;
         Some(Pairs {
             x,
             x_rows,
@@ -147,6 +150,7 @@ impl Pairs {
             top,
             n_experts,
             k,
+            row_bytes,
             tile_pairs,
             shared,
             k_order,
@@ -195,6 +199,7 @@ impl Pairs {
             order: scratch,
             tiles: at(tiles),
             k: self.k,
+            row_bytes: self.row_bytes,
             k_chunks: self.k.div_ceil(K_CHUNK),
             x_rows: self.x_rows,
             pairs_per_row_of_x: self.pairs_per_row_of_x,
@@ -210,11 +215,6 @@ impl Pairs {
     }
 }
 
-/// Bytes of a row of a weight.
-fn row_bytes(weight: &WeightArg, k: u32) -> u32 {
-    weight.dtype.bytes(k as usize).ok().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(0)
-}
-
 /// Launches a gate-up, if the kernel takes it.
 pub(super) fn launch_gate_up(queue: &mut Queue, call: &ExpertGateUpCall) -> Option<Launched> {
     let &ExpertGateUpCall { m, top, n_experts, k, input: x, ids, batch_invariant, .. } = call;
@@ -227,7 +227,6 @@ pub(super) fn launch_gate_up(queue: &mut Queue, call: &ExpertGateUpCall) -> Opti
             out: call.output,
             activation: call.activation.into(),
             n: call.n(),
-            row_bytes: row_bytes(&call.gate, call.k),
             ..bytemuck::Zeroable::zeroed()
         };
         pairs.launch(queue, scratch, call.gate.dtype, args)
@@ -249,7 +248,6 @@ pub(super) fn launch_down(queue: &mut Queue, call: &ExpertDownCall) -> Option<La
             out: scratch,
             activation: Activation::SwiGlu.into(),
             n: call.n(),
-            row_bytes: row_bytes(&call.down, call.k),
             ..bytemuck::Zeroable::zeroed()
         };
         let launched = pairs.launch(queue, scratch + results as u64, call.down.dtype, args)?;

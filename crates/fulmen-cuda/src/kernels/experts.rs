@@ -2,7 +2,9 @@
 //!
 //! - Up to [`GEMV_ROWS`] rows: a GEMV for each pair of a row and one of its experts (`expert_gemv.cu`).
 //! - Up to eight pairs for each expert on average, and any number in batch-invariant mode: pairs are grouped
-//!   by expert, with a GEMM for small groups (`expert_small_m.cu`).
+//!   by expert, with a GEMM for small groups (`expert_small_m.cu`). What it does not take, such as gate and
+//!   up of different types, or long rows in little shared memory, runs by the GEMV up to
+//!   [`GEMV_ROWS_ALONE`] rows.
 //! - More: a GEMM for large groups (`expert_gemm.cu`).
 //! - Weights that none of them takes: in f32, pair by pair (`expert_generic.cu`).
 //!
@@ -20,13 +22,22 @@ use crate::queue::Queue;
 /// Rows up to which the GEMV is faster than the small-M GEMM.
 const GEMV_ROWS: u32 = 2;
 
+/// Rows up to which the GEMV runs what the small-M GEMM does not take, as long as there are not more than two
+/// pairs for each expert, whose weights it reads for each of them.
+const GEMV_ROWS_ALONE: u32 = 32;
+
 const SWIGLU: u32 = 0;
 const GEGLU: u32 = 1;
 const CLAMPED_SWIGLU: u32 = 2;
 
-/// Whether the GEMV runs so many rows.
-fn takes_gemv(m: u32, batch_invariant: bool) -> bool {
+/// Whether the GEMV comes before the small-M GEMM.
+fn prefers_gemv(m: u32, batch_invariant: bool) -> bool {
     m <= GEMV_ROWS && !batch_invariant
+}
+
+/// Whether the GEMV comes behind the small-M GEMM, and before that for large groups.
+fn prefers_gemv_to_groups(m: u32, top: u32, n_experts: u32, batch_invariant: bool) -> bool {
+    m <= GEMV_ROWS_ALONE && m * top <= 2 * n_experts && !batch_invariant
 }
 
 kernel_args! {
@@ -126,12 +137,17 @@ pub(crate) fn launch_gate_up_planned(
     if call.m == 0 || call.gate.rows == 0 {
         return Ok(0);
     }
-    if takes_gemv(call.m, call.batch_invariant)
+    if prefers_gemv(call.m, call.batch_invariant)
         && let Some(launched) = expert_gemv::launch_gate_up(queue, call, forwarding)
     {
         return launched;
     }
     if let Some(launched) = expert_small_m::launch_gate_up(queue, call) {
+        return launched;
+    }
+    if prefers_gemv_to_groups(call.m, call.top, call.n_experts, call.batch_invariant)
+        && let Some(launched) = expert_gemv::launch_gate_up(queue, call, forwarding)
+    {
         return launched;
     }
     let pairs = call.m as usize * call.top as usize;
@@ -174,12 +190,17 @@ pub(crate) fn launch_down_planned(
     if call.m == 0 || call.down.rows == 0 {
         return Ok(0);
     }
-    if takes_gemv(call.m, call.batch_invariant)
+    if prefers_gemv(call.m, call.batch_invariant)
         && let Some(launched) = expert_gemv::launch_down(queue, call, forwarding)
     {
         return launched;
     }
     if let Some(launched) = expert_small_m::launch_down(queue, call) {
+        return launched;
+    }
+    if prefers_gemv_to_groups(call.m, call.top, call.n_experts, call.batch_invariant)
+        && let Some(launched) = expert_gemv::launch_down(queue, call, forwarding)
+    {
         return launched;
     }
     let pairs = call.m as usize * call.top as usize;

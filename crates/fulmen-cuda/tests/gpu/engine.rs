@@ -13,19 +13,18 @@ use crate::engine_scenario::{
 use crate::engine_scenario::{window_hits_change_nothing, window_model};
 use crate::gpu;
 
+/// Too few pages for as many sequences as run, so that some are preempted.
+fn few_pages() -> EngineOptions {
+    EngineOptions { context: 512, max_sequences: 8, pages: 14, ..EngineOptions::default() }
+}
+
 #[test]
 fn a_storm_gives_the_tokens_of_running_alone() {
     let Some(gpu) = gpu() else { return };
     for recipe in ["f16", "q8_0", "q4_k_m"] {
         for eager in [false, true] {
             let model = small_model(recipe, Box::new(gpu.dispatcher()));
-            let options = EngineOptions {
-                context: 512,
-                max_sequences: 8,
-                pages: 14,
-                eager,
-                ..EngineOptions::default()
-            };
+            let options = EngineOptions { eager, ..few_pages() };
             let storm = Storm { requests: 100, max_tokens: 24, sampled: false, options, seed: 8 };
             // With quantized weights one row rounds activations to 8 bits, and several rows to 16.
             let most = if recipe == "f16" { 20 } else { 40 };
@@ -42,14 +41,7 @@ fn a_storm_gives_equal_bits_in_batch_invariant_mode() {
     let kinds = [("q8_0", DType::F16), ("q4_k_m", DType::F16), ("q4_k_m", DType::Q8_0), ("f16", DType::F32)];
     for (recipe, cache) in kinds {
         let model = small_model(recipe, Box::new(gpu.dispatcher()));
-        let options = EngineOptions {
-            context: 512,
-            max_sequences: 8,
-            pages: 14,
-            batch_invariant: true,
-            cache,
-            ..EngineOptions::default()
-        };
+        let options = EngineOptions { batch_invariant: true, cache, ..few_pages() };
         prefix_hits_change_nothing(&model, &options, 0.0);
         let storm = Storm { requests: 200, max_tokens: 24, sampled: true, options, seed: 3 };
         let stats = storm.equal_bits(&model);
@@ -66,14 +58,7 @@ fn a_storm_gives_equal_bits_where_tiles_divide_no_page() {
     let file = Synth::new(shape, "q4_k_m".parse().unwrap(), 5).file().unwrap();
     let device = Box::new(gpu.dispatcher());
     let model = Model::from_source(Arc::new(file), device, LoadOptions::default()).unwrap();
-    let options = EngineOptions {
-        context: 512,
-        max_sequences: 8,
-        pages: 14,
-        max_rows: 256,
-        batch_invariant: true,
-        ..EngineOptions::default()
-    };
+    let options = EngineOptions { max_rows: 256, batch_invariant: true, ..few_pages() };
     prefix_hits_change_nothing(&model, &options, 0.0);
     let storm = Storm { requests: 200, max_tokens: 24, sampled: true, options, seed: 4 };
     let stats = storm.equal_bits(&model);
@@ -85,13 +70,7 @@ fn a_storm_of_experts_gives_equal_bits_in_batch_invariant_mode() {
     let Some(gpu) = gpu() else { return };
     for (preset, recipe) in [("tiny-qwen3moe", "q4_k_m"), ("tiny-gpt-oss", "mxfp4_moe")] {
         let model = expert_model(preset, recipe, Box::new(gpu.dispatcher()));
-        let options = EngineOptions {
-            context: 512,
-            max_sequences: 8,
-            pages: 14,
-            batch_invariant: true,
-            ..EngineOptions::default()
-        };
+        let options = EngineOptions { batch_invariant: true, ..few_pages() };
         let storm = Storm { requests: 100, max_tokens: 24, sampled: true, options, seed: 3 };
         let stats = storm.equal_bits(&model);
         assert!(stats.dropped > 0, "{preset}: {stats:?}");
@@ -101,14 +80,7 @@ fn a_storm_of_experts_gives_equal_bits_in_batch_invariant_mode() {
 #[test]
 fn layers_with_windows_have_pages_of_their_own() {
     let Some(gpu) = gpu() else { return };
-    let options = EngineOptions {
-        context: 512,
-        max_sequences: 8,
-        pages: 14,
-        window_pages: 10,
-        max_rows: 256,
-        ..EngineOptions::default()
-    };
+    let options = EngineOptions { window_pages: 10, max_rows: 256, ..few_pages() };
     for cache in [DType::F16, DType::Q8_0, DType::F32] {
         let model = window_model("tiny-gemma3", "q8_0", Box::new(gpu.dispatcher()));
         let options = EngineOptions { batch_invariant: true, cache, ..options.clone() };
